@@ -172,9 +172,7 @@ def test_programs(program):
     assert halfgnn.compiled.stats()["graphs"] == 1
 
 
-@pytest.mark.parametrize(
-    "program", [added, averaged, attended, pooled], ids=lambda program: program.__name__
-)
+@pytest.mark.parametrize("program", [added, averaged, attended, pooled], ids=lambda program: program.__name__)
 def test_autocast(program):
     function = program() if isinstance(program, type) else program
     params = tuple(function.parameters()) if isinstance(function, nn.Module) else ()
