@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from typing import Any
 
 import torch
@@ -33,9 +34,10 @@ class _Extending(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         mapped = tuple(self._of(x) for x in args)
-        if not any(isinstance(x, Expression) for x in _flat(mapped)):
+        is_metadata = func.namespace == "prim"  # which indexing asks for
+        if is_metadata or not any(isinstance(x, Expression) for x in _flat(mapped)):
             return func(*args, **kwargs)
-        lazy = extended(func, mapped, kwargs)
+        lazy = mapped[0] if _is_whole(func, args) else extended(func, mapped, kwargs)
         if lazy is None:
             raise _NotExtended
         out = func(*args, **kwargs)
@@ -57,6 +59,14 @@ def _flat(args: Any) -> Any:
             yield from _flat(x)
         else:
             yield x
+
+
+def _is_whole(func: Any, args: Any) -> bool:
+    """Whether an operator is a slice of all, which eager code does not make where the sizes are numbers."""
+    if func is not torch.ops.aten.slice.Tensor or len(args) < 4:
+        return False
+    _, dim, start, stop = args[:4]
+    return dim == 0 and start in (None, 0) and (stop is None or stop == sys.maxsize) and args[4:] in ((), (1,))
 
 
 def is_extending(node: fx.Node) -> bool:

@@ -45,7 +45,7 @@ from .recognize import (
     value_of,
 )
 from .recorder import Values, recording
-from .rows import SumRows
+from .rows import Relu, SumRows, is_slow_in_inductor
 
 expressions.ORDINARY.add(FakeTensor)
 
@@ -64,6 +64,7 @@ _METADATA = {
     "numel",
 }
 
+_RELU = {torch.relu, torch.nn.functional.relu, "relu"}
 _LIKE = {"expand_as", "view_as", "reshape_as", "type_as"}  # of which the second argument is not read
 
 
@@ -78,9 +79,15 @@ def lower_graph(graph: fx.Graph) -> Counter[str]:
     if not reductions and not any(gather_of(node) is not None for node in graph.nodes):
         return Counter()
     fakes = [value for node in graph.nodes if isinstance(value := value_of(node), FakeTensor)]
-    # Dynamo's mode: the one of the tracing context is for the backend. A checkpoint must not count what fake tensors save.
-    with fakes[0].fake_mode, torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged):
+    with fakes[0].fake_mode, _without_hooks():  # Dynamo's mode: the one of the tracing context is for the backend
         return Lowering(graph, reductions).run()
+
+
+def _without_hooks() -> contextlib.AbstractContextManager[Any]:
+    """A context in which a checkpoint does not count what fake tensors save."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged)
 
 
 def _unchanged(x: Tensor) -> Tensor:
@@ -144,9 +151,11 @@ class Lowering:
                 self._gather(node, gather, *found)
             return
         if not any(x in self._expressions or x in self._items for x in nodes_in([node.args, node.kwargs])):
+            self._relu(node)
             return
         if not self._extend(node):
             self._materialize_inputs(node)
+            self._relu(node)
 
     def _gather(self, node: fx.Node, gather: Gather, edges: TracedEdges, row: int) -> None:
         x = value_of(gather.x)
@@ -209,6 +218,15 @@ class Lowering:
         else:
             self._expressions[node] = result
         return True
+
+    def _relu(self, node: fx.Node) -> None:
+        if node.target not in _RELU or node.kwargs.get("inplace") or len(node.args) != 1:
+            return
+        x = value_of(node.args[0])
+        if isinstance(x, Tensor) and is_slow_in_inductor(x) and x.is_contiguous() and _is_worth(x, thresholds.RELU):
+            result = self._lowered(node, lambda: apply(Relu, x), "relu", x.dtype)
+            if result is not None:
+                self._replace(node, result)
 
     def _softmax(self, node: fx.Node, softmax: Any) -> bool:
         """A softmax over the edges of a node, which may become a part of a fused attention."""

@@ -3,3 +3,4 @@
 MESSAGE = 16_384
 SOFTMAX = 2_048
 COUNT = 4_096  # of a sum of ones, by which degrees are counted
+RELU = 262_144  # see rows.is_slow_in_inductor
