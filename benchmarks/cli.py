@@ -117,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     programs.add_options(
         commands.add_parser("programs", help="steps of torch_geometric's modules and models, and the drop-in")
     )
+    programs.add_compiled_options(commands.add_parser("compiled", help="the same programs under torch.compile"))
     sampling.add_options(commands.add_parser("sampling", help="neighbour sampling beside DGL's"))
     serving.add_options(
         commands.add_parser("serving", help="inference beside torch_geometric, eager and ahead of time")
@@ -227,10 +228,17 @@ def _marks(options: argparse.Namespace) -> int:
     return 1 if marks.lost(found) else 0
 
 
+def _compiled(options: argparse.Namespace) -> int:
+    from .programs import compiled as found
+
+    return found.run(options)
+
+
 _COMMANDS = {
     "graphs": facts.run,
     "gpu": gpu.run,
     "programs": programs.run,
+    "compiled": _compiled,
     "sampling": sampling.run,
     "serving": serving.run,
     "plot": _plot,

@@ -41,7 +41,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/programs.csv")
 
 
-def _chosen(only: list[str], left_out: list[str]) -> list:
+def add_compiled_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--size", choices=SIZES, nargs="+", dest="sizes", default=["medium"], help="nodes and edges (medium)")
+    add("--dtypes", choices=("fp32", "bf16"), nargs="+", default=["fp32"], help="bf16 is autocast")
+    add("--only", nargs="+", metavar="NAME", default=[], help="programs whose name has NAME in it, whatever the case")
+    add("--leave-out", nargs="+", metavar="NAME", default=[], help="programs that are not run, by their whole names")
+    add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/compiled.csv")
+
+
+def chosen(only: list[str], left_out: list[str]) -> list:
     from .registry import PROGRAMS
 
     found = [p for p in PROGRAMS if not only or any(text.lower() in p.name.lower() for text in only)]
@@ -75,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         raise SystemExit(f"programs: {error}") from error
     from . import measure, records
 
-    programs = _chosen(options.only, options.leave_out)
+    programs = chosen(options.only, options.leave_out)
     if options.list:
         print("\n".join(program.name for program in programs))
         return 0

@@ -39,14 +39,14 @@ class Options:
     memory: bool = False
 
 
-def _clock(device: str) -> HostClock:
+def clock(device: str) -> HostClock:
     """On a GPU steps follow one another as in training: what takes longer counts, the host's part or the GPU's."""
     return HostClock("cuda") if device == "cuda" else HostClock(now=time.process_time)
 
 
 def _runner(step: Step, effort: Effort, **context: Any) -> Runner:
     device = step.data.x.device.type
-    runner = Runner(step, clock=_clock(device), settle_s=0.0 if effort.is_quick else SETTLE_S, **context)
+    runner = Runner(step, clock=clock(device), settle_s=0.0 if effort.is_quick else SETTLE_S, **context)
     plan(runner, effort, runner.first()[0])
     return runner
 

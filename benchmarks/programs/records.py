@@ -49,6 +49,40 @@ class ProgramRow:
         return self.right == "yes"
 
 
+@dataclass(frozen=True)
+class CompiledRow:
+    """A step as it is, under torch.compile, under patch(), and under both.
+
+    Times are medians in milliseconds of the process. first_s: seconds that pass until the first step ends, with its compilation.
+    None: torch.compile failed.
+    """
+
+    program: str
+    size: str
+    nodes: int
+    edges: int
+    dtype: str
+    ms_plain: float | None
+    ms_compiled: float | None
+    ms_patched: float | None
+    ms_both: float | None
+    graphs_compiled: int | None
+    breaks_compiled: int | None
+    graphs_both: int | None
+    breaks_both: int | None
+    first_s_compiled: float | None
+    first_s_both: float | None
+    right: str  # yes, no, or the error
+    date: str
+    commit: str
+    cpu: str
+    kernels: str
+    torch: str
+    torch_geometric: str
+    command: str
+    gpu: str = ""
+
+
 def latest(rows: Iterable[ProgramRow]) -> list[ProgramRow]:
     """The last row of each program, size, dtype and processor, in the order of the first ones."""
     last: dict[tuple, ProgramRow] = {}

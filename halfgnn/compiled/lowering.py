@@ -76,6 +76,8 @@ def lower_graph(graph: fx.Graph) -> Counter[str]:
     """Lowers what can be in place. Returns how many nodes became which operator, and why others did not."""
     make_functional(graph)
     reductions = {node: found for node in graph.nodes if (found := reduction_of(node)) is not None}
+    if any("_functorch" in str(getattr(node.target, "__module__", "")) for node in graph.nodes):
+        return Counter({"not lowered: torch.func: which tensors have gradients is not known": 1})
     if not reductions and not any(gather_of(node) is not None for node in graph.nodes):
         return Counter()
     fakes = [value for node in graph.nodes if isinstance(value := value_of(node), FakeTensor)]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..common.precision import without_autocast
 from ..common.fake import register_fake
+from ..common.precision import without_autocast
 from ..graph import Graph
 from ..graphs_by_tensor.edge_index import library
 

@@ -69,6 +69,12 @@ def given_data(x, w):
     return x
 
 
+def given_data_after_a_view(x, w):
+    rows = x.view_as(x)[:, 1:]
+    x.data = x.detach() * 2
+    return rows * 1
+
+
 def with_a_hook(x, w):
     if x.requires_grad:
         x.register_hook(lambda grad: 2 * grad)
@@ -165,6 +171,7 @@ MESSAGES = {
     "written after a product": (written_after_a_product, COPY_E),
     "written detached": (written_detached, None),  # see below
     "given data": (given_data, COPY_E),
+    "given data after a view": (given_data_after_a_view, COPY_E),
     "hook": (with_a_hook, None),
     "partly without gradient": (partly_without_gradient, COPY_E),
     "without gradient": (without_gradient, "gspmm:u_mul_e_{}"),

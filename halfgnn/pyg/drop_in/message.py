@@ -52,12 +52,14 @@ class Message(Tensor):
     viewed: the message of whose memory it is a view or an alias; None if it has memory of its own.
     make_view: what makes it of that one's values.
     tensor: the ordinary tensor that it is once it is materialized.
+    former: its values before a program gave it others, ``x.data = y``; views that were made before are theirs.
     """
 
     lazy: Expression
     viewed: Message | None
     make_view: Callable[[Tensor], Tensor] | None
     tensor: Tensor | None
+    former: Tensor | None
     _version_made: int | None
     _is_modified: bool
 
@@ -69,7 +71,7 @@ class Message(Tensor):
             Message, lazy.shape, lazy.strides, dtype=lazy.dtype, device=lazy.device
         )
         message.lazy, message.viewed, message.make_view = lazy, viewed, make_view
-        message.tensor, message._version_made, message._is_modified = None, None, False
+        message.tensor, message.former, message._version_made, message._is_modified = None, None, None, False
         return message
 
     def expression(self) -> Expression | None:
@@ -87,7 +89,7 @@ class Message(Tensor):
         if self.tensor is None:
             start = time.perf_counter()
             with _without_transforms():
-                self.tensor = self._values() if self.viewed is None else self._view_of(self.viewed.materialized())
+                self.tensor = self._values() if self.viewed is None else self._view_of(self.viewed._values_of_views())
             self._version_made = version_of(self.tensor)
             if isinstance(self.lazy, Softmax) and reader is not None and not is_backward():
                 self.lazy.note_read()
@@ -99,6 +101,9 @@ class Message(Tensor):
 
     def _values(self) -> Tensor:
         return own_values(materialize(self.lazy))
+
+    def _values_of_views(self) -> Tensor:
+        return self.materialized() if self.former is None else self.former
 
     def _view_of(self, values: Tensor) -> Tensor:
         assert self.make_view is not None
@@ -248,12 +253,17 @@ def on_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for x in messages.values():
             x.before_write()
 
+    if func == _SET_DATA and isinstance(args[0], Message) and args[0].former is None:
+        args[0].former = values[id(args[0])].view_as(values[id(args[0])])
     result = func(*_replaced(tuple(args), values), **_replaced(kwargs, values))
     if name == "__set__":
         args[0]._is_modified = True
     if not may_write:
         return result
     return next((x for key, x in messages.items() if values[key] is result), result)
+
+
+_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def _replaced(x: Any, values: dict[int, Tensor]) -> Any:
