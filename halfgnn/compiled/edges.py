@@ -15,14 +15,14 @@ from .recognize import Index, Reduction, gather_of, name_of, value_of
 class TracedEdges(Propagation):
     """The edges of an edge_index (2, E).
 
-    is_new: whether the compiled code makes the ids itself.
+    is_new: whether the compiled code makes the ids itself. wraps: whether negative ids are those of the last rows, by rows as bits.
     """
 
-    __slots__ = ("_graphs", "is_new")
+    __slots__ = ("_graphs", "is_new", "wraps")
 
     def __init__(self, edge_index: Tensor, is_new: bool) -> None:
         super().__init__(edge_index, [None, None])
-        self.is_new = is_new
+        self.is_new, self.wraps = is_new, 0
         self._graphs: dict[Any, Graph] = {}
 
     def into(self, row: int, num_into: int, num_from: int) -> Graph:
@@ -52,10 +52,10 @@ class TracedEdges(Propagation):
         return self._graphs[key]
 
     def _graph(self, num_src: int, num_dst: int) -> Graph:
-        return graph_of_edge_index(self.edge_index, num_src, num_dst, self.is_new)
+        return graph_of_edge_index(self.edge_index, num_src, num_dst, self.is_new, self.wraps)
 
     def _graph_of_row(self, row: int, num_rows: int) -> Graph:
-        return graph_of_row(self.edge_index, row, num_rows, self.is_new)
+        return graph_of_row(self.edge_index, row, num_rows, self.is_new, bool(self.wraps >> row & 1))
 
 
 class TracedPairs(TracedEdges):
@@ -75,10 +75,10 @@ class TracedPairs(TracedEdges):
         return self._ends[row]
 
     def _graph(self, num_src: int, num_dst: int) -> Graph:
-        return graph_of_pair(*self._ends, num_src, num_dst, self.is_new)
+        return graph_of_pair(*self._ends, num_src, num_dst, self.is_new, self.wraps)
 
     def _graph_of_row(self, row: int, num_rows: int) -> Graph:
-        return graph_of_row(self._ends[row], -1, num_rows, self.is_new)
+        return graph_of_row(self._ends[row], -1, num_rows, self.is_new, bool(self.wraps >> row & 1))
 
 
 class GraphEdges:
@@ -89,6 +89,7 @@ class GraphEdges:
         gathers = [found for node in nodes if (found := gather_of(node)) is not None]
         self._uses = [(x.ids, value_of(x.x).shape[x.dim]) for x in gathers]
         self._uses += [(x.ids, x.num_rows) for x in reductions.values()]
+        self._wrapping = {x.ids for x in gathers if x.may_wrap} - {x.ids for x in gathers if not x.may_wrap}
         self._reduced = {x.ids for x in reductions.values()}
         self._pairs = self._paired()
 
@@ -141,6 +142,7 @@ class GraphEdges:
     def _note_sizes(self, edges: TracedEdges, rows: dict[int, Index]) -> None:
         """The numbers of nodes of both rows, where all that goes by them agrees on it."""
         for row, index in rows.items():
+            edges.wraps |= (1 << row) * (index in self._wrapping)
             sizes = {str(size): size for used, size in self._uses if used == index}
             edges.size[row] = next(iter(sizes.values())) if len(sizes) == 1 else None
 

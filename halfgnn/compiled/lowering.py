@@ -75,6 +75,7 @@ class Failed(Exception):
 def lower_graph(graph: fx.Graph) -> Counter[str]:
     """Lowers what can be in place. Returns how many nodes became which operator, and why others did not."""
     make_functional(graph)
+    erase_dead(graph)  # rows that nothing reads say nothing of numbers of nodes
     reductions = {node: found for node in graph.nodes if (found := reduction_of(node)) is not None}
     if any("_functorch" in str(getattr(node.target, "__module__", "")) for node in graph.nodes):
         return Counter({"not lowered: torch.func: which tensors have gradients is not known": 1})

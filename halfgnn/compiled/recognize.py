@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 _INTEGERS = (torch.int32, torch.int64)
 
@@ -118,6 +119,7 @@ class Gather(NamedTuple):
     x: fx.Node
     dim: int
     ids: Index
+    may_wrap: bool  # whether negative ids are those of the last rows
 
 
 def gather_of(node: fx.Node) -> Gather | None:
@@ -130,7 +132,7 @@ def gather_of(node: fx.Node) -> Gather | None:
         return None
     if not -value.dim() <= dim < value.dim() or value.layout is not torch.strided:
         return None
-    return Gather(x, dim % value.dim(), index)
+    return Gather(x, dim % value.dim(), index, node.target in (operator.getitem, "__getitem__"))
 
 
 def _gather_parts(node: fx.Node) -> tuple[Any, Any, Any] | None:
@@ -177,6 +179,8 @@ def reduction_of(node: fx.Node) -> Reduction | None:
     dim %= value.dim()
     kind = "sum" if name in ("scatter_add", "index_add") else _KINDS.get(argument(node, 4, "reduce"), "")
     index = index_of(ids) if name == "index_add" else spread_index_of(ids, dim)
+    if name != "index_add" and not (_are_alike(value_of(ids), value) and _are_alike(rows, value, dim)):
+        return None  # PyTorch reads a part of src, or writes to a part of the result
     if index is None or not kind or not value.is_floating_point() or value.dtype is not rows.dtype:
         return None
     if argument(node, 4, "alpha", 1) != 1 and name == "index_add":
@@ -187,6 +191,14 @@ def reduction_of(node: fx.Node) -> Reduction | None:
     if kind != "sum" and argument(node, 5, "include_self", True) is not False:
         return None
     return Reduction(src, dim, index, kind, rows.shape[dim], None if is_zero else into)
+
+
+def _are_alike(x: Tensor, y: Tensor, but: int | None = None) -> bool:
+    """Whether two tensors have the same sizes, in all dimensions but one."""
+    try:
+        return x.dim() == y.dim() and all(a == b for d, (a, b) in enumerate(zip(x.shape, y.shape)) if d != but)
+    except GuardOnDataDependentSymNode:
+        return False
 
 
 def _is_zero(node: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
 
 library = torch.library.Library("halfgnn_pyg", "DEF")
 library.define(
-    "graph_side(Tensor edge_index, SymInt num_src, SymInt num_dst, bool by_src, bool is_new=False) -> "
+    "graph_side(Tensor edge_index, SymInt num_src, SymInt num_dst, bool by_src, bool is_new=False, int wraps=0) -> "
     "(Tensor indptr, Tensor indices, Tensor edge_ids)"
 )
 
@@ -90,11 +91,22 @@ def _traced(edge_index: Any, num_src: int, num_dst: int) -> Graph:
 
 
 def _graph_side(
-    edge_index: Tensor, num_src: int, num_dst: int, by_src: bool, is_new: bool = False
+    edge_index: Tensor, num_src: int, num_dst: int, by_src: bool, is_new: bool = False, wraps: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """is_new: compiled code has made edge_index, and may write other values to its memory, which it does not count."""
+    """is_new: compiled code has made edge_index, and may write other values to its memory, which it does not count.
+
+    wraps: of which rows negative ids are those of the last nodes, as bits.
+    """
+    if wraps and edge_index.numel() and min(low for low, _ in _bounds_of(edge_index)) < 0:
+        edge_index, is_new = torch.stack(wrapped(edge_index, (num_src, num_dst), wraps)), True
     g = (_make if is_new else _graph_of_tensor)(edge_index, num_src, num_dst)
     return side_of(g, by_src)
+
+
+def wrapped(rows: Iterable[Tensor], counts: Iterable[int], wraps: int) -> list[Tensor]:
+    """Rows of ids, in some of which negative ids are those of the last nodes."""
+    pairs = enumerate(zip(rows, counts))
+    return [torch.where(ids < 0, ids + count, ids) if wraps >> row & 1 else ids for row, (ids, count) in pairs]
 
 
 def side_of(g: Graph, by_src: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,7 +126,7 @@ library.impl("graph_side", _graph_side, "CompositeExplicitAutograd")
 
 
 @register_fake("graph_side", namespace="halfgnn_pyg")
-def _(edge_index, num_src, num_dst, by_src, is_new=False):
+def _(edge_index, num_src, num_dst, by_src, is_new=False, wraps=0):
     return fake_side(edge_index, edge_index.shape[1], num_src if by_src else num_dst, num_src, num_dst)
 
 

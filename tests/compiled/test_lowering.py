@@ -113,6 +113,13 @@ def pooled(x, ids, e):
     return x.new_zeros(8, C).index_add(0, torch.arange(x.shape[0]) % 8, x)
 
 
+def of_a_part(x, ids, e):
+    """scatter_add reads as much of the rows as there are ids, and writes to the first columns."""
+    index = ids[1, : ids.shape[1] // 2].view(-1, 1).expand(-1, 4)
+    rows = x.detach()[ids[0]]  # PyTorch has no gradient of this
+    return x + e.mean() + x.new_zeros(x.shape).scatter_add(0, index, rows)
+
+
 class Network(nn.Module):
     """The layer of EGNN."""
 
@@ -141,6 +148,7 @@ PROGRAMS = {
     of_three: "gspmm:copy_u_sum",
     without_gradients: "gspmm:copy_u_sum",
     pooled: "gspmm:copy_e_sum",
+    of_a_part: "graphs",
     Network: "linear",
 }
 
@@ -245,13 +253,33 @@ def test_what_compiled_code_writes_to_is_not_the_cached_graph():
 @pytest.mark.parametrize("row, what", [(0, r"edge_index\[0\]"), (1, r"edge_index\[1\]")])
 @pytest.mark.parametrize("wrong", [-1, N])
 def test_wrong_ids(row, what, wrong):
-    x, ids, e = inputs()
-    run = compiled(added)
-    run(x, ids, e)
+    x, ids, _ = inputs()
+    run = compiled(lambda x, ids: torch.zeros_like(x).index_add(0, ids[1], x.index_select(0, ids[0])))
+    run(x, ids)
     ids = ids.clone()
     ids[row, 3] = wrong
     with pytest.raises(ValueError, match=f"{what} holds {wrong}"):
-        run(x, ids, e)
+        run(x, ids)
+
+
+def test_negative_ids_are_those_of_the_last_rows():
+    """As in x[ids], and in no other function."""
+
+    def from_the_end(x, src, dst):
+        return torch.zeros_like(x).index_add(0, dst, x[src] * 2)
+
+    x, ids, _ = inputs()
+    src, dst = (row.clone() for row in ids)
+    src[:100] -= N
+    for run in (
+        compiled(lambda x, ids: from_the_end(x, *ids)),
+        compiled(lambda x, ids: from_the_end(x, ids[0], ids[1])),
+    ):
+        for given in ((src, dst), torch.stack([src, dst])):
+            torch.testing.assert_close(run(x, given), from_the_end(x, src, dst))
+    run = compiled(lambda x, ids: torch.zeros_like(x).index_add(0, ids[1], x.index_select(0, ids[0])))
+    with pytest.raises(ValueError, match=r"edge_index\[0\] holds -"):
+        run(x, torch.stack([src, dst]))
 
 
 def test_few_values_are_left_to_inductor(monkeypatch):
