@@ -234,10 +234,14 @@ def version_of(x: Tensor) -> int | None:
 
 def check_version(x: Tensor, version: int | None) -> None:
     if version_of(x) != version:
-        raise RuntimeError(
-            "a message is read after the features that it was made of were modified in place; clone the features, or the message "
-            "before they are modified (halfgnn.pyg.patch() forms messages when they are read)"
-        )
+        raise modified_error()
+
+
+def modified_error() -> RuntimeError:
+    return RuntimeError(
+        "a message is read after the features that it was made of were modified in place; clone the features, or the message "
+        "before they are modified (halfgnn.pyg.patch() forms messages when they are read)"
+    )
 
 
 # ---- operators of ATen -------------------------------------------------------------------------------------------------------

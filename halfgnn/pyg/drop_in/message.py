@@ -119,7 +119,7 @@ class Message(Tensor):
                 "retain_grad() before it is used, or leave out fuse=True of halfgnn.pyg.patch()"
             )
         if lazy.requires_grad and not lazy.cache.is_observed and self.expression() is not None:
-            if self.viewed is None:  # what was made of the values before is watched too
+            if self.viewed is None or lazy.cache.is_shared:  # what was made of the values before is watched too
                 self.tensor = materialize(lazy)
                 self._version_made = version_of(self.tensor)
             lazy.put(self.materialized())
