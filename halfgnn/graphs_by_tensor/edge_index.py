@@ -11,7 +11,7 @@ from torch import Tensor
 from ..common.compat import disable, guard_or_true, is_exporting
 from ..common.fake import register_fake
 from ..common.ids import INT32_MAX, check_count, check_edge_index, check_ends, check_readable, exported_ids
-from ..common.kept import kept, may_keep, ordinary_tensors, refuse_capture, taken, unwrapped
+from ..common.kept import is_captured, kept, may_keep, ordinary_tensors, refuse_capture, taken, unwrapped
 from ..graph import Graph
 from ..graph_argument import as_graph
 from .store import ByContent, Topology, is_known, known, topology_of
@@ -97,10 +97,26 @@ def _graph_side(
 
     wraps: of which rows negative ids are those of the last nodes, as bits.
     """
+    if is_captured(edge_index.device):
+        src, dst = edge_index
+        return side_of(captured_graph(src, dst, num_src, num_dst, wraps), by_src)
     if wraps and edge_index.numel() and min(low for low, _ in _bounds_of(edge_index)) < 0:
         edge_index, is_new = torch.stack(wrapped(edge_index, (num_src, num_dst), wraps)), True
     g = (_make if is_new else _graph_of_tensor)(edge_index, num_src, num_dst)
     return side_of(g, by_src)
+
+
+def captured_graph(src: Tensor, dst: Tensor, num_src: int, num_dst: int, wraps: int) -> Graph:
+    """The Graph of edges in a CUDA graph, whose replay makes it again of other ids: without questions to the device.
+
+    A replay with ids out of range fails an assertion of the device.
+    """
+    rows = wrapped((src, dst), (num_src, num_dst), wraps)
+    message = "a compiled gather or sum has an id that is no row"
+    src, dst = (exported_ids(ids, count, message) for ids, count in zip(rows, (num_src, num_dst)))
+    if max(num_src, num_dst, src.shape[0]) <= INT32_MAX:
+        src, dst = src.int(), dst.int()
+    return Graph.from_edges(src, dst, num_src=num_src, num_dst=num_dst, check=False)
 
 
 def wrapped(rows: Iterable[Tensor], counts: Iterable[int], wraps: int) -> list[Tensor]:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ..common.fake import register_fake
 from ..common.ids import INT32_MAX, check_ends, check_range
+from ..common.kept import is_captured
 from ..graph import Graph
-from .edge_index import fake_side, library, side_of, wrapped
+from .edge_index import captured_graph, fake_side, library, side_of, wrapped
 from .index import bounds_of, graph_of_index
 from .store import MOST, Topology, topology_at
 
@@ -33,6 +34,8 @@ def _index_side(index: Tensor, row: int, num_rows: int, is_new: bool, wraps: boo
     Raises ValueError if the index holds an id that is no row.
     """
     ids = index if row < 0 else index[row]
+    if is_captured(ids.device):
+        return side_of(captured_graph(ids, ids, num_rows, num_rows, 3 * wraps), by_src=False)
     topology = Topology() if is_new else topology_at(ids)
     if wraps and bounds_of(topology, ids)[0] < 0:
         topology, (ids,) = Topology(), wrapped([ids], [num_rows], 1)
@@ -52,6 +55,8 @@ def _pair_side(
 
     Raises ValueError if one holds an id that is no row.
     """
+    if is_captured(src.device):
+        return side_of(captured_graph(src, dst, num_src, num_dst, wraps), by_src)
     topology = Topology() if is_new else _topology_of_pair(src, dst)
     if wraps:
         src, dst = wrapped((src, dst), (num_src, num_dst), wraps)

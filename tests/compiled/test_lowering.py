@@ -8,6 +8,7 @@ from torch import nn
 
 import halfgnn.compiled
 from halfgnn.compiled import thresholds
+from halfgnn.graphs_by_tensor import edge_index, traced
 from tests import support
 from tests.support_compiled import compiled
 
@@ -248,6 +249,25 @@ def test_what_compiled_code_writes_to_is_not_the_cached_graph():
     for part in torch.ops.halfgnn_pyg.graph_side(ids, N, N, False):
         part.zero_()
     torch.testing.assert_close(compiled(added)(x, ids, x), added(x, ids, x))
+
+
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_in_a_capture_the_graph_is_made_again_without_a_question(monkeypatch, is_pair):
+    """A replay must not have the graph of other ids. The capture is simulated."""
+    x, ids, _ = inputs()
+    expected = torch.zeros_like(x).index_add(0, ids[1], x[ids[0]])
+    run = compiled(lambda x, ids: torch.zeros_like(x).index_add(0, ids[1], x.index_select(0, ids[0])))
+    given = tuple(ids) if is_pair else ids
+    torch.testing.assert_close(run(x, given), expected)
+    for module in (edge_index, traced):
+        monkeypatch.setattr(module, "is_captured", lambda device: True)
+    asked = []
+    monkeypatch.setattr(torch, "aminmax", lambda *args, **kwargs: asked.append(args))
+    for row in given:
+        row.copy_(row.flip(0))  # a replay's copy of its inputs is not counted either
+    expected = torch.zeros_like(x).index_add(0, given[1], x[given[0]])
+    torch.testing.assert_close(run(x, given), expected)
+    assert not asked
 
 
 @pytest.mark.parametrize("row, what", [(0, r"edge_index\[0\]"), (1, r"edge_index\[1\]")])
