@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor.utils import fresh_inductor_cache
 from tqdm import tqdm
 
 import halfgnn.pyg
@@ -66,7 +67,7 @@ def _measured(program: Program, data: ProgramData, dtype: str, way: _Way, truth:
     torch.compiler.reset()
     counters.clear()
     step = Step(program, data, dtype)
-    with way.context():
+    with fresh_inductor_cache(), way.context():
         if way.is_compiled:
             step.module = torch.compile(step.module, dynamic=True)
         start = time.perf_counter()

@@ -63,7 +63,8 @@ def install(bindings: Any) -> None:
     """Lets Inductor run the pass, until the bindings are restored."""
     from torch._inductor import config
 
-    bindings.bind(config, "pre_grad_custom_pass", pass_after(config.pre_grad_custom_pass))
+    if hasattr(config, "pre_grad_custom_pass"):
+        bindings.bind(config, "pre_grad_custom_pass", pass_after(config.pre_grad_custom_pass))
 
 
 def stats() -> dict[str, int]:
