@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx
 
 from ..expressions import expression as expressions
@@ -44,23 +46,42 @@ def memory_of(x: expressions.Expression) -> set[int]:
     return found.union(*(memory_of(y) for y in x.operands()))
 
 
+_OPERATORS = {getattr(operator, f"__{name}__") for name in (
+    "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor", "ilshift", "irshift",
+    "setitem",
+)}  # fmt: skip
+
+
 def written_by(node: fx.Node) -> Iterator[Any]:
     """What a node modifies in place."""
-    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    is_in_place = isinstance(name, str) and (
-        (name.endswith("_") and not name.endswith("__"))
-        or name in ("setitem", "__setitem__")
-        or name.startswith(("__i", "i"))
-    )
-    if is_in_place and name not in ("index_select", "index_add", "isnan", "isinf", "isfinite", "is_floating_point"):
+    if _is_in_place(node):
         yield from nodes_in(node.args[:1])
     if "out" in node.kwargs:
         yield from nodes_in(node.kwargs["out"])
-    if node.kwargs.get("inplace"):
-        yield from nodes_in(node.args[:1])
     schema = getattr(node.target, "_schema", None)
     if schema is not None and schema.is_mutable:
         yield from nodes_in([node.args, node.kwargs])
+
+
+def _is_in_place(node: fx.Node) -> bool:
+    if node.op == "call_method":
+        name = str(node.target)
+        return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or name.startswith("__i")
+    if node.op != "call_function":
+        return False
+    name = getattr(node.target, "__name__", "")
+    if node.kwargs.get("inplace") or (name.endswith("_") and not name.endswith("__")):
+        return True
+    if node.target is F.dropout:
+        return len(node.args) > 3 and node.args[3] is True
+    if getattr(node.target, "__module__", "") == F.__name__ or node.target in (
+        F.leaky_relu,
+        F.elu,
+        F.hardtanh,
+        F.relu6,
+    ):
+        return any(x is True for x in node.args[1:])  # modules of activations say inplace by its place
+    return any(node.target is x for x in _OPERATORS)
 
 
 def dead_nodes(graph: fx.Graph) -> list[fx.Node]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 _counts: Counter[str] = Counter()
@@ -39,6 +40,9 @@ def backend(
 
 def lower(graph: fx.Graph) -> None:
     """The pass, as Inductor calls it."""
+    if not hasattr(torch.compiler, "_is_compiling_flag"):
+        return  # a version in which no code can say that it is compiled, but Dynamo's
+
     from .lowering import lower_graph
 
     _counts["graphs"] += 1

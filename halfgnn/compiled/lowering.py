@@ -237,6 +237,8 @@ class Lowering:
         logits, value = softmax.logits, value_of(node)
         if found is None or value.dtype not in types_on(value.device.type) or value.dim() > 3:
             return False
+        if not _is_worth(value, thresholds.SOFTMAX):
+            return False
         edges, row = found
         lazy = self._expressions.get(logits)
         if lazy is not None and lazy.edge_dim == 0 and has_rows_of(lazy, row, softmax.num_rows):
@@ -246,8 +248,6 @@ class Lowering:
                 return True
         if lazy is not None:
             self._materialize_input(node, logits)
-        if not _is_worth(value, thresholds.SOFTMAX):
-            return False
 
         def lower() -> Tensor:
             with without_autocast(value.device):

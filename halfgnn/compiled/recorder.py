@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -104,7 +105,7 @@ class Recorder(TorchFunctionMode):
 
     def __init__(self, graph: fx.Graph, values: Values) -> None:
         super().__init__()
-        self._graph, self._values = graph, values
+        self._graph, self._values, self._thread = graph, values, threading.get_ident()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -140,6 +141,8 @@ class Recorder(TorchFunctionMode):
 
     def applied(self, function: type[torch.autograd.Function], args: Any) -> Any:
         """function.apply(*args), as one call of the graph."""
+        if threading.get_ident() != self._thread:  # which runs eager code
+            return function.apply(*args)
         with torch._C.DisableTorchFunction():
             out = super(torch.autograd.Function, function).apply(*args)  # type: ignore[misc]
         self._write("call_function", applying(function), args, {}, out)
