@@ -53,6 +53,7 @@ class Model(torch.nn.Module):
 model = Model().to(DEVICE)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """,
+    ("docs/compiled.md", 0): "import torch; model = torch.nn.Linear(2, 2)",
     ("docs/nn.md", 0): "import dgl.nn, halfgnn.nn; dgl_conv = dgl.nn.GATConv(64, 32, 4)",
     ("docs/operators.md", 0): GRAPH
     + """

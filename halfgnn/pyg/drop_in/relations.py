@@ -17,9 +17,9 @@ from ...expressions.expression import Expression, Gather
 from ...expressions.propagation import Pairs, Propagation
 from ...expressions.values import Evaluation, Rows, materialize
 from ...graphs_by_tensor.edge_index import holds_ids_below
+from ...graphs_by_tensor.made_once import made_once
 from ...graphs_by_tensor.store import topology_of
 from .accounts import routed
-from .adapters.edge_index import made_once
 from .call import current
 
 _SMALLEST = 65_536  # values of weights per edge that are formed without more ado

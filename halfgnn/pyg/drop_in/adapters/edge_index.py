@@ -13,20 +13,19 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import add_self_loops
 
-from ....common.kept import is_captured, kept, may_keep, ordinary_tensors, taken
+from ....common.kept import is_captured, ordinary_tensors
 from ....common.precision import autocasts
 from ....drop_in.compiled import is_compiled, is_traced_by_dynamo
 from ....drop_in.gate import mode_reason
 from ....drop_in.stand_ins import inline
 from ....graphs_by_tensor.edge_index import lacks_loops
-from ....graphs_by_tensor.store import Topology, known_topology, share_graphs, share_topology, topology_of
+from ....graphs_by_tensor.made_once import copies_made_once
+from ....graphs_by_tensor.store import Topology, known_topology, share_graphs, topology_of
 from .. import thresholds
 from ..size import may_share
 from . import traced
 
 Original = Callable[..., Any]
-
-_MOST_MADE = 8  # results of made_once() per content; the oldest goes first
 
 
 class _Inner(threading.local):
@@ -34,31 +33,6 @@ class _Inner(threading.local):
 
 
 _inner = _Inner()
-
-
-def made_once(topology: Topology, key: Any, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Values, the first of them a tensor, that are made once per content."""
-    values = topology.made.get(key)
-    if values is not None:
-        return taken(values)
-    with ordinary_tensors():
-        new = make()
-    if may_keep(new[0].device):
-        others = list(topology.made.items())[1 - _MOST_MADE :]  # another thread may do the same
-        topology.made = {**dict(others), key: kept(new, [x for x in new if isinstance(x, Tensor)])}
-    return new
-
-
-def cached(topology: Topology, key: Any, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Tensors that are made once per content, in copies on write."""
-    return tuple(map(_copy, made_once(topology, key, make)))
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    with ordinary_tensors():
-        copy = tensor._lazy_clone()  # type: ignore[attr-defined]
-    share_topology(tensor, copy)
-    return copy
 
 
 def _is_plain(edge_index: Tensor) -> bool:
@@ -113,7 +87,7 @@ def _self_loops(original: Original, edge_index: Tensor, *args: Any, **kwargs: An
     def make() -> tuple[Tensor]:
         return _with_shared_graphs(original, how, edge_index, *args, **kwargs)[:1]
 
-    return *cached(topology, how, make), None
+    return *copies_made_once(topology, how, make), None
 
 
 def _with_shared_graphs(
@@ -220,5 +194,5 @@ def _weights(
         # What is kept must not keep the edge_index, with which it is forgotten.
         return (weights,) if edges is edge_index else (edges, weights)
 
-    *edges, weights = cached(topology, key, make)
+    *edges, weights = copies_made_once(topology, key, make)
     return edges[0] if edges else edge_index, weights

@@ -15,6 +15,7 @@ from torch_geometric import utils
 
 from ....common.fake import register_fake
 from ....graphs_by_tensor.edge_index import library
+from ....graphs_by_tensor.made_once import copies_made_once
 from ....graphs_by_tensor.store import Topology, share_graphs, topology_of
 
 Original = Callable[..., Any]
@@ -62,8 +63,6 @@ def _is_plain(edge_index: Any) -> bool:
 
 
 def _self_loops(edge_index: Tensor, how: str, num_nodes: int, is_new: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    from .edge_index import cached
-
     def make() -> tuple[Tensor, ...]:
         edges = getattr(utils, how)(edge_index, **({} if how == _HOW[0] else {"num_nodes": num_nodes}))[0]
         if not is_new:
@@ -71,7 +70,7 @@ def _self_loops(edge_index: Tensor, how: str, num_nodes: int, is_new: bool = Fal
         is_loop = edge_index[0] == edge_index[1] if how != _HOW[1] else edge_index.new_zeros(0, dtype=torch.bool)
         return edges, (~is_loop).nonzero().view(-1), is_loop.nonzero().view(-1)
 
-    edges, rows, loops = cached(_topology(edge_index, is_new), ("traced", how, num_nodes), make)
+    edges, rows, loops = copies_made_once(_topology(edge_index, is_new), ("traced", how, num_nodes), make)
     return edges, rows, loops
 
 
@@ -127,8 +126,6 @@ def _gcn_norm(
     dtype: Any,
     is_new: bool = False,
 ) -> tuple[Tensor, Tensor, int]:
-    from .edge_index import cached
-
     def make() -> tuple[Tensor, ...]:
         normalized = utils_gcn_norm()
         edges, weights = normalized(edge_index, None, num_nodes, improved, add_self_loops, flow, dtype)
@@ -137,7 +134,7 @@ def _gcn_norm(
         return edges.clone() if edges is edge_index else edges, weights
 
     key = ("traced gcn_norm", num_nodes, improved, add_self_loops, flow, dtype)
-    edges, weights = cached(_topology(edge_index, is_new), key, make)
+    edges, weights = copies_made_once(_topology(edge_index, is_new), key, make)
     return edges, weights, edges.shape[1] - num_nodes if add_self_loops else edges.shape[1]
 
 

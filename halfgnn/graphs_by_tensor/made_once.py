@@ -1,0 +1,38 @@
+"""What is made of a tensor of ids once, and handed out in copies on write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ..common.kept import kept, may_keep, ordinary_tensors, taken
+from .store import Topology, share_topology
+
+_MOST_MADE = 8  # results per content; the oldest goes first
+
+
+def made_once(topology: Topology, key: Any, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Values, the first of them a tensor, that are made once per content."""
+    values = topology.made.get(key)
+    if values is not None:
+        return taken(values)
+    with ordinary_tensors():
+        new = make()
+    if may_keep(new[0].device):
+        others = list(topology.made.items())[1 - _MOST_MADE :]  # another thread may do the same
+        topology.made = {**dict(others), key: kept(new, [x for x in new if isinstance(x, Tensor)])}
+    return new
+
+
+def copies_made_once(topology: Topology, key: Any, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Tensors that are made once per content, in copies on write."""
+    return tuple(map(_copy, made_once(topology, key, make)))
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    with ordinary_tensors():
+        copy = tensor._lazy_clone()  # type: ignore[attr-defined]
+    share_topology(tensor, copy)
+    return copy
