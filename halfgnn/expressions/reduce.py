@@ -228,7 +228,10 @@ def _by_side(value: Combined, row: int) -> tuple[Any, Any]:
 
 def _are_of_edges(*values: Value) -> bool:
     """Whether all have one row of the same shape per edge."""
-    return all(isinstance(x, Rows) and x.side == EDGES for x in values) and len({x.x.shape for x in values}) == 1  # type: ignore[union-attr]
+    if not all(isinstance(x, Rows) and x.side == EDGES for x in values):
+        return False
+    first, *others = (x.x.shape for x in values)  # type: ignore[union-attr]
+    return all(shape == first for shape in others)  # sizes that are not known have no hash
 
 
 def _is_narrow_value(value: Value) -> bool:

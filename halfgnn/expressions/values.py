@@ -360,7 +360,7 @@ def _three_terms(value: Combined) -> tuple[Tensor, Tensor, Tensor] | None:
     if by_side.keys() != {0, 1, EDGES}:
         return None
     rows = by_side[0], by_side[1], by_side[EDGES]
-    if len({(x.dtype, x.shape[1:]) for x in rows}) > 1:
+    if any(x.dtype is not rows[0].dtype or x.shape[1:] != rows[0].shape[1:] for x in rows):
         return None
     return rows
 
