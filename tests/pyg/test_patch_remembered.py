@@ -15,7 +15,7 @@ from torch_geometric import utils
 from torch_geometric.nn.conv import gcn_conv
 
 import halfgnn.pyg
-from halfgnn.graphs_by_tensor import store
+from halfgnn.graphs_by_tensor import made_once, store
 from halfgnn.pyg.drop_in.adapters import edge_index as _remembered
 from tests import support
 from tests.pyg.test_patch_modules import assert_same, randn
@@ -180,7 +180,7 @@ def test_every_argument_counts():
         found = results()
     assert [t.dtype for t in found] == [t.dtype for t in expected]
     assert_same(found, expected, 1e-2)
-    assert 4 <= len(made(edge_index)) <= _remembered._MOST_MADE
+    assert 4 <= len(made(edge_index)) <= made_once._MOST_MADE
 
 
 def test_every_argument_of_a_laplacian_counts():
@@ -267,7 +267,8 @@ def test_modes_leave_calls_to_pyg():
     with halfgnn.pyg.accelerate():
         for _ in range(3):
             compiled = torch.compile(theirs.GCNConv.forward, backend="eager")(layer, x, edge_index)
-        assert not made(edge_index)
+        assert {key[0] for key in made(edge_index)} <= {"traced gcn_norm"}  # which compiled code has for itself
+        made(edge_index).clear()
         for _ in range(3):
             layer(x, edge_index)
         kept = noted[-1][1]
