@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -97,8 +98,8 @@ def _row_of(program: Program, data: ProgramData, dtype: str, source: dict[str, s
     found = {way.name: _measured(program, data, dtype, way, truth, seed) for way in _WAYS}
     plain, compiled, patched, both = found.values()
     # As Check of step.py; torch.compile's own roundings may be larger than those of eager code.
-    theirs = [max(pair) for pair in zip(plain.errors, compiled.errors or plain.errors)]
-    limits = [min(FACTOR * error + max(theirs) / 2, FACTOR * max(theirs)) + ERRORS[dtype] for error in theirs]
+    upstream = [max(pair) for pair in zip(plain.errors, compiled.errors or plain.errors)]
+    limits = [min(FACTOR * error + max(upstream) / 2, FACTOR * max(upstream)) + ERRORS[dtype] for error in upstream]
     is_right = not both.failure and all(error <= limit for error, limit in zip(both.errors, limits))
     return CompiledRow(
         program=program.name, size=data.size.name, nodes=data.num_nodes, edges=data.num_edges, dtype=dtype,
@@ -138,7 +139,7 @@ def _summary(rows: list[CompiledRow]) -> list[str]:
 
 def run(options: argparse.Namespace) -> int:
     """The exit status: 1 if compiled code under patch() has another result, or fails."""
-    source = source_of(["compiled"], "cpu")
+    source = source_of(["compiled", *sys.argv[2:]], "cpu")
     before = torch.get_num_threads()
     set_threads(1)
     found: list[CompiledRow] = []

@@ -101,7 +101,7 @@ def fused(x: Expression, evaluation: Evaluation, row: int, num_nodes: int) -> Te
 
 
 def _is_alive_like(part: Expression, whole: Expression) -> bool:
-    """Whether all expressions down to rows of nodes need a gradient if the whole does, and none of theirs is observed.
+    """Whether all expressions down to rows of nodes need a gradient if the whole does, and no gradient of one is observed.
 
     Otherwise something was detached, or frozen. What an operator was applied to must not have been modified in place: that raises
     RuntimeError.

@@ -114,11 +114,11 @@ def _rounding(program: Program, a: Tensor, b: Tensor, truth: Tensor) -> str | No
     if a.shape != truth.shape or not truth.isfinite().all() or not b.isfinite().all() or not a.numel():
         return None
     scale = float(truth.abs().max())
-    ours, theirs = float((a.double() - truth).abs().max()), float((b.double() - truth).abs().max())
+    ours, upstream = float((a.double() - truth).abs().max()), float((b.double() - truth).abs().max())
     eps = 2.0**-17 if program.precision == "float32" else 2.0**-6
     return (
-        f"error {ours:.2g} of {scale:.2g}, torch_geometric's is {theirs:.2g}"
-        if not ours <= 4 * theirs + eps * (1 + scale)
+        f"error {ours:.2g} of {scale:.2g}, torch_geometric's is {upstream:.2g}"
+        if not ours <= 4 * upstream + eps * (1 + scale)
         else None
     )
 

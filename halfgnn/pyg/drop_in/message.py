@@ -52,7 +52,7 @@ class Message(Tensor):
     viewed: the message of whose memory it is a view or an alias; None if it has memory of its own.
     make_view: what makes it of that one's values.
     tensor: the ordinary tensor that it is once it is materialized.
-    former: its values before a program gave it others, ``x.data = y``; views that were made before are theirs.
+    former: its values before ``x.data = y`` replaced them, of which earlier views are views.
     """
 
     lazy: Expression
