@@ -50,8 +50,8 @@ def _(grad, out):
 
 
 def is_slow_in_inductor(x: Tensor) -> bool:
-    """Whether Inductor's relu of x takes longer than PyTorch's. It keeps a mask for the gradient, whose bytes it stores one by one
-    where there is no AVX-512: 19 ns per value on AMD EPYC Zen 1, torch 2.11, PyTorch's 1 ns."""
+    """Whether Inductor's relu of x takes several times as long as PyTorch's: it keeps a mask for the gradient, and stores its bytes
+    one by one where there is no AVX-512 (findings/inductor_relu_mask.sh)."""
     return (
         x.is_cpu and x.requires_grad and torch.is_grad_enabled() and torch.backends.cpu.get_cpu_capability() != "AVX512"
     )
