@@ -89,8 +89,9 @@ class GraphEdges:
         gathers = [found for node in nodes if (found := gather_of(node)) is not None]
         self._uses = [(x.ids, value_of(x.x).shape[x.dim]) for x in gathers]
         self._uses += [(x.ids, x.num_rows) for x in reductions.values()]
-        self._wrapping = {x.ids for x in gathers if x.may_wrap} - {x.ids for x in gathers if not x.may_wrap}
         self._reduced = {x.ids for x in reductions.values()}
+        counted = self._reduced | {x.ids for x in gathers if not x.may_wrap}
+        self._wrapping = {x.ids for x in gathers if x.may_wrap} - counted
         self._pairs = self._paired()
 
     def _paired(self) -> dict[Index, tuple[Index, int]]:

@@ -8,6 +8,7 @@ pass does not know stays as it is. Gathers that are read otherwise get a gradien
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from ..expressions.reduce import has_rows_of, reduced
 from ..expressions.rows import GatherRows
 from ..expressions.values import materialize
 from . import thresholds
-from .edges import GraphEdges, TracedEdges
+from .edges import GraphEdges, TracedEdges, is_cached
 from .effects import Contexts, dead_nodes, erase_dead, in_order, memory_of, memory_of_tensor, written_by
 from .extend import extend
 from .recognize import (
@@ -41,6 +42,7 @@ from .recognize import (
     name_of,
     nodes_in,
     reduction_of,
+    signature_of,
     softmax_of,
     value_of,
 )
@@ -74,6 +76,13 @@ class Failed(Exception):
 
 def lower_graph(graph: fx.Graph) -> Counter[str]:
     """Lowers what can be in place. Returns how many nodes became which operator, and why others did not."""
+    for node in graph.nodes:
+        if (
+            str(node.target).startswith("halfgnn_pyg.")
+            and "is_new" in signature_of(node)
+            and not is_cached(node.args[0])
+        ):
+            node.kwargs = {**node.kwargs, "is_new": True}  # ids that compiled code makes
     make_functional(graph)
     erase_dead(graph)  # rows that nothing reads say nothing of numbers of nodes
     reductions = {node: found for node in graph.nodes if (found := reduction_of(node)) is not None}
@@ -262,28 +271,23 @@ class Lowering:
     # ---- reductions ------------------------------------------------------------------------------------------------------------
 
     def _reduce(self, node: fx.Node, call: Reduction) -> None:
-        found, src = self._edges.of(call.ids), value_of(call.src)
         lazy = self._expressions.get(call.src)
+        result = self._reduction(node, call, lazy)
+        if result is not None:
+            self._replace(node, result)
+        elif lazy is not None:
+            self._materialize_input(node, call.src)
+
+    def _reduction(self, node: fx.Node, call: Reduction, lazy: Any) -> Tensor | None:
+        """The result of a node that reduces rows; None if PyTorch's stays."""
+        found, src = self._edges.of(call.ids), value_of(call.src)
         if found is None or src.dtype not in types_on(src.device.type):
-            if lazy is not None:
-                self._materialize_input(node, call.src)
-            return
-        edges, row = found
+            return None
         if not _is_worth(src) and not (is_ones(call.src) and src.dim() == 1 and _is_worth(src, thresholds.COUNT)):
             self._counts["fewer values than pay"] += 1
-            if lazy is not None:
-                self._materialize_input(node, call.src)
-            return
-
-        def lower() -> Tensor:
-            return self._reduced(call, lazy, edges, row)
-
-        result = self._lowered(node, lower, call.kind, value_of(node).dtype)
-        if result is None:
-            if lazy is not None:
-                self._materialize_input(node, call.src)
-            return
-        self._replace(node, result)
+            return None
+        lower = functools.partial(self._reduced, call, lazy, *found)
+        return self._lowered(node, lower, call.kind, value_of(node).dtype)
 
     def _reduced(self, call: Reduction, lazy: Any, edges: TracedEdges, row: int) -> Tensor:
         if is_ones(call.src) and call.kind == "sum" and call.dim == 0 and value_of(call.src).dim() == 1:
@@ -323,9 +327,7 @@ class Lowering:
                 if isinstance(result, Tensor) and dtype not in (None, result.dtype):
                     raise Failed(f"it has dtype {result.dtype}; expected {dtype}")
                 return result
-            except (
-                Exception
-            ) as error:  # of a size that is not known while code is traced, or a form that no operator has
+            except Exception as error:  # of a size that is not known yet, or a form that no operator has
                 _log.debug("%s is not lowered", what, exc_info=True)
                 reason = str(error).partition("\n")[0][:120]
                 self._counts[f"not lowered: {what}: {type(error).__name__}: {reason}"] += 1
@@ -379,6 +381,9 @@ class Lowering:
         if not written:
             return
         memory = {x.untyped_storage()._cdata for x in written}
+        for place, softmax in list(self._softmaxes.items()):
+            if memory_of_tensor(value_of(softmax.logits)) & memory:  # which the softmax would read later
+                del self._softmaxes[place]
         for x in [
             x
             for x, lazy in self._expressions.items()

@@ -28,6 +28,12 @@ def full_name_of(node: fx.Node) -> str:
     return node.target if node.op == "call_method" else getattr(node.target, "__name__", str(node.target))  # type: ignore[return-value]
 
 
+def signature_of(node: fx.Node) -> set[str]:
+    """The names of the arguments of a node that calls an operator."""
+    operator: Any = getattr(node.target, "default", node.target)
+    return {argument.name for argument in operator._schema.arguments}
+
+
 def argument(node: fx.Node, place: int, name: str, default: Any = None) -> Any:
     return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
@@ -250,17 +256,22 @@ class Softmax(NamedTuple):
 
 def softmax_of(node: fx.Node, reductions: Callable[[Any], Reduction | None]) -> tuple[Softmax, list[fx.Node]] | None:
     """The softmax whose last step a node is, a division, and the reductions that it is made of."""
-    if name_of(node) not in ("truediv", "div", "true_divide") or len(node.args) != 2 or node.kwargs:
+    if full_name_of(node) not in ("truediv", "div", "true_divide") or len(node.args) != 2 or node.kwargs:
         return None
     exp, below = node.args
-    if not isinstance(exp, fx.Node) or not isinstance(below, fx.Node) or name_of(exp) != "exp" or len(exp.args) != 1:
+    if (
+        not isinstance(exp, fx.Node)
+        or not isinstance(below, fx.Node)
+        or full_name_of(exp) != "exp"
+        or len(exp.args) != 1
+    ):
         return None
     rows = gather_of(below)
     total, sum_node = (None, None) if rows is None else _sum_below(rows.x, reductions)
     if rows is None or total is None or total.kind != "sum" or total.src is not exp or total.target is not None:
         return None
     shifted = exp.args[0]
-    if not isinstance(shifted, fx.Node) or name_of(shifted) != "sub" or len(shifted.args) != 2 or shifted.kwargs:
+    if not isinstance(shifted, fx.Node) or full_name_of(shifted) != "sub" or len(shifted.args) != 2 or shifted.kwargs:
         return None
     logits, most = shifted.args
     top = gather_of(most) if isinstance(most, fx.Node) else None
