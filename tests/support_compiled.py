@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._dynamo.backends.debugging import aot_eager
 
+import halfgnn
 from halfgnn.compiled.inductor import lower
 
 
@@ -16,6 +17,18 @@ def lowered(gm: Any, inputs: Any) -> Any:
     gm.graph.lint()
     gm.recompile()
     return aot_eager(gm, inputs)
+
+
+def count_graphs(monkeypatch: Any, constructor: str = "from_edge_index") -> list[Any]:
+    """A list that gets the first argument of each Graph that is made by a constructor from here on."""
+    made, make = [], getattr(halfgnn.Graph, constructor)
+
+    def counted(*args: Any, **options: Any) -> Any:
+        made.append(args[0])
+        return make(*args, **options)
+
+    monkeypatch.setattr(halfgnn.Graph, constructor, counted)
+    return made
 
 
 def compiled(model: Any, **options: Any) -> Any:

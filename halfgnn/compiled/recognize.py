@@ -142,11 +142,17 @@ def gather_of(node: fx.Node) -> Gather | None:
 
 
 def _gather_parts(node: fx.Node) -> tuple[Any, Any, Any] | None:
-    if node.target in (torch.index_select, "index_select"):
+    """x, the dimension and the index. torch_geometric and the drop-in bind torch.index_select to functions of their own: what is
+    bound now is known, and PyTorch's own, which Dynamo may see through it."""
+    if node.op not in ("call_function", "call_method"):
+        return None
+    name, module = full_name_of(node), getattr(node.target, "__module__", "")
+    if node.target in ("index_select", torch.index_select) or (name == "index_select" and module == "torch"):
         return argument(node, 0, "input"), argument(node, 1, "dim"), argument(node, 2, "index")
     if node.target in (operator.getitem, "__getitem__"):
         return node.args[0], 0, node.args[1]
-    if node.target is F.embedding and len(node.args) == 2 and not any(node.kwargs.values()):
+    is_embedding = node.target is F.embedding or (name == "embedding" and module == F.__name__)
+    if is_embedding and len(node.args) == 2 and not any(node.kwargs.values()):
         return node.args[1], 0, node.args[0]
     return None
 

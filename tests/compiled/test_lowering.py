@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
+from torch._dynamo import trace_rules
 from torch._dynamo.utils import counters
 
 import halfgnn.compiled
@@ -12,7 +15,7 @@ from halfgnn.compiled import thresholds
 from halfgnn.graphs_by_tensor import edge_index, traced
 from halfgnn.graphs_by_tensor.edge_index import graph_of
 from tests import support
-from tests.support_compiled import compiled, lowered
+from tests.support_compiled import compiled, count_graphs, lowered
 
 pytestmark = pytest.mark.skipif(support.SIMULATED, reason="about FX graphs")
 
@@ -249,14 +252,7 @@ def test_halves(dtype):
 
 def test_a_graph_is_sorted_once(monkeypatch):
     """By inputs that stay; new ones are sorted when they come, without compiling again."""
-    made = []
-    from_edge_index = halfgnn.Graph.from_edge_index
-
-    def counted(edge_index, **options):
-        made.append(edge_index.shape)
-        return from_edge_index(edge_index, **options)
-
-    monkeypatch.setattr(halfgnn.Graph, "from_edge_index", counted)
+    made = count_graphs(monkeypatch)
     run, (x, ids, e) = compiled(added), inputs()
     for _ in range(3):
         step(run, x, ids, e)
@@ -266,6 +262,24 @@ def test_a_graph_is_sorted_once(monkeypatch):
     assert len(made) == 2
     check(step(run, x, ids.clone(), e), step(added, x, ids, e))
     assert len(made) == 3 and halfgnn.compiled.stats()["graphs"] == 1
+
+
+@pytest.mark.parametrize("is_seen_through", [False, True], ids=["as_whole", "through"])
+@pytest.mark.parametrize("program", [added_in_place, scattered], ids=lambda program: program.__name__)
+def test_functions_that_are_bound_to_others(program, is_seen_through, monkeypatch):
+    """As torch_geometric 2.8.1 binds torch.index_select when it is imported, and the drop-in both. Dynamo sees through what is
+    bound after it has looked PyTorch's functions up."""
+    data, run = inputs(), compiled(program)
+    with monkeypatch.context() as bindings:
+        for owner, name in ((torch, "index_select"), (nn.functional, "embedding")):
+            bound = functools.partial(lambda function, *args, **kwargs: function(*args, **kwargs), getattr(owner, name))
+            bindings.setattr(owner, name, lambda *args, bound=bound, **kwargs: bound(*args, **kwargs))
+        if not is_seen_through:
+            trace_rules.clear_lru_cache()
+        out = step(run, *data)
+    trace_rules.clear_lru_cache()
+    check(out, step(program, *data))
+    assert halfgnn.compiled.stats()[PROGRAMS[program]] == 1
 
 
 def test_ids_that_compiled_code_makes_are_not_cached():
@@ -288,17 +302,11 @@ def test_ids_that_compiled_code_makes_are_not_cached():
 
 
 def test_two_tensors_of_ids_are_one_graph(monkeypatch):
-    made = []
-    from_edges = halfgnn.Graph.from_edges
-
-    def counted(*args, **options):
-        made.append(args)
-        return from_edges(*args, **options)
+    made = count_graphs(monkeypatch, "from_edges")
 
     def ends(x, src, dst):
         return torch.zeros_like(x).index_add(0, dst, x[src] * 2)
 
-    monkeypatch.setattr(halfgnn.Graph, "from_edges", counted)
     (x, (src, dst), _), run = inputs(), compiled(ends)
     for _ in range(3):
         torch.testing.assert_close(run(x, src, dst), ends(x, src, dst))

@@ -173,14 +173,7 @@ def test_layers_are_one_graph_of_operators(name):
 
 
 def test_self_loops_of_compiled_code_are_made_once(monkeypatch):
-    made = []
-    from_edge_index = halfgnn.Graph.from_edge_index
-
-    def counted(edge_index, **options):
-        made.append(edge_index.shape)
-        return from_edge_index(edge_index, **options)
-
-    monkeypatch.setattr(halfgnn.Graph, "from_edge_index", counted)
+    made = support_compiled.count_graphs(monkeypatch)
     with halfgnn.pyg.accelerate():
         layers = nn.ModuleList([upstream.GCNConv(WIDTH, WIDTH), upstream.GCNConv(WIDTH, WIDTH)])
         run, data = support_compiled.compiled(lambda x, ids: layers[1](layers[0](x, ids), ids)), inputs()
