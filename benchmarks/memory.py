@@ -10,11 +10,20 @@ from pathlib import Path
 
 import torch
 
-from halfgnn.common.saved import Kept
+from halfgnn.common.saved import SavedMemory
 
 from .case import Case
 
-__all__ = ["Kept", "Peak", "allocated_bytes", "give_back", "is_lacking", "needed_bytes", "release", "resident_bytes"]
+__all__ = [
+    "Peak",
+    "SavedMemory",
+    "allocated_bytes",
+    "give_back",
+    "is_lacking",
+    "needed_bytes",
+    "release",
+    "resident_bytes",
+]
 
 
 def needed_bytes(case: Case) -> int:

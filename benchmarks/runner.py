@@ -44,7 +44,7 @@ def _reason(error: BaseException) -> str:
 
 def _kept_mb(runner: Runner) -> float:
     """Measured in a separate call, because counting takes time and holds the counted tensors."""
-    with memory.Kept() as kept:
+    with memory.SavedMemory() as kept:
         runner.first()
     return kept.mebibytes
 

@@ -132,8 +132,8 @@ def _unfused(problem: Problem) -> Contestant:
 
     checked = functools.partial(error_of, problem) if problem.is_forward else None
     made = Contestant("halfgnn unfused", problem.dtype, make, checked, bytes_moved=problem.moved_bytes, problem=problem)
-    formed = MESSAGES[problem.op]
-    made.messages = formed + 2 if formed and not problem.is_forward else formed  # with their gradients
+    count = MESSAGES[problem.op]
+    made.messages = count + 2 if count and not problem.is_forward else count  # with their gradients
     return made
 
 

@@ -130,7 +130,7 @@ def run_backend(backend: str, args) -> tuple[Run, float]:
     from tqdm import tqdm
 
     import halfgnn
-    from halfgnn.common.saved import Kept
+    from halfgnn.common.saved import SavedMemory
 
     device, dtype = args.device, DTYPES[args.dtype]
     cloth = Cloth(args.side, args.seed)
@@ -163,7 +163,7 @@ def run_backend(backend: str, args) -> tuple[Run, float]:
         synchronize(device)
         history.seconds.append(time.perf_counter() - begin)
         bar.set_postfix(loss=f"{history.losses[-1]:.4f}")
-    with Kept() as kept:
+    with SavedMemory() as kept:
         loss_of(0)
     nothing = torch.empty(0)
     data = SimpleNamespace(features=states, labels=changes, train=nothing, val=nothing, test=nothing)

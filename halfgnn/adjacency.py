@@ -10,8 +10,8 @@ from torch import Tensor
 
 from . import _library
 from .common.arguments import checked_size
+from .common.caching import ordinary, ordinary_tensors
 from .common.ids import check_alike, check_count, check_fits, check_ids, check_range, check_readable, num_nodes_of
-from .common.kept import ordinary, ordinary_tensors
 
 Bound = int | None  # of a degree; None: not known
 

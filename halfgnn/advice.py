@@ -21,7 +21,7 @@ from .common.arguments import check_number
 from .common.malloc import seconds_per_fresh_page
 from .common.precision import HALF
 from .common.products import multiplies_slowly
-from .common.saved import Kept
+from .common.saved import SavedMemory
 from .drop_in.switch import Switch
 
 SEED = 0  # of each step's random numbers
@@ -205,8 +205,8 @@ def reasons(stats: dict[str, Any], library: str) -> Iterator[str]:
         outcome = _OUTCOMES.get(kind)
         for reason, calls in counts.items():
             yield f"{outcome}: {what} {calls}: {reason}" if outcome else f"left to {library}: {name} {calls}: {reason}"
-    for line, formed in stats.get("formed", {}).items():
-        yield f"messages formed at {line}, by {formed['read']}: {formed['calls']} times, {1e3 * formed['seconds']:.1f} ms"
+    for line, read in stats.get("materialized", {}).items():
+        yield f"messages materialized at {line}, by {read['read']}: {read['calls']} times, {1e3 * read['seconds']:.1f} ms"
     for option, why in stats.get("advice", {}).items():
         yield f"try {option}: {why}"
 
@@ -215,7 +215,7 @@ def reasons(stats: dict[str, Any], library: str) -> Iterator[str]:
 _OUTCOMES = {
     "fused": "not one fused operator, but step by step (steps are counted under their own names)",
     "forward": "not halfgnn's forward, but the module's own steps (steps are counted under their own names)",
-    "message": "formed in memory, then reduced",
+    "message": "materialized in memory, then reduced",
 }
 
 
@@ -290,7 +290,7 @@ class _Step:
                 yield seconds, _fresh_pages() - pages
 
     def kept_mib(self, setting: Setting) -> float:
-        with Kept(at_end=True) as kept:
+        with SavedMemory(at_end=True) as kept:
             loss = self.forward(setting)
         del loss
         return kept.mebibytes

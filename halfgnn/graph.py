@@ -9,9 +9,8 @@ from torch import Tensor
 
 from . import _library, adjacency, dgl_index
 from .adjacency import Adjacency, Bound
-from .common.cached import Caching
+from .common.caching import Cached, Caching, cacheable, may_cache, ordinary_tensors, read_cached
 from .common.ids import check_count, check_edge_index, check_fits, num_nodes_of
-from .common.kept import Kept, kept, may_keep, ordinary_tensors, taken
 from .common.operands import check_tensor
 
 _GRAPH = "_halfgnn_graph"  # kept on a DGL graph index: the Graph of its only relation
@@ -42,8 +41,8 @@ class Graph(Caching):
     device: torch.device
     short_csc: bool  # whether all rows of csc() are known to have fewer than LONG_ROW_EDGES edges
     short_csr: bool
-    _csc: Adjacency | Kept[Adjacency] | None
-    _csr: Adjacency | Kept[Adjacency] | None
+    _csc: Adjacency | Cached[Adjacency] | None
+    _csr: Adjacency | Cached[Adjacency] | None
     _max_in_degree: Bound
     _max_out_degree: Bound
 
@@ -97,7 +96,7 @@ class Graph(Caching):
 
     def __reduce__(self):
         bounds = self._max_in_degree, self._max_out_degree
-        return Graph, (self.num_src, self.num_dst, taken(self._csc), taken(self._csr), *bounds)
+        return Graph, (self.num_src, self.num_dst, read_cached(self._csc), read_cached(self._csr), *bounds)
 
     def __copy__(self) -> Graph:
         return self
@@ -249,7 +248,7 @@ class Graph(Caching):
                     f" {g.canonical_etypes}"
                 )
             graph = cls._from_dgl_index(gidx, 0)
-            if may_keep(graph.device):
+            if may_cache(graph.device):
                 gidx.__dict__[_GRAPH] = graph
         return graph
 
@@ -261,7 +260,7 @@ class Graph(Caching):
         if graph is None:
             with ordinary_tensors():
                 graph = _of_adjacencies(dgl_index.adjacencies_of(relation))
-            if may_keep(graph.device):
+            if may_cache(graph.device):
                 relation.__dict__[_GRAPH] = graph._for_all_streams()
         return graph
 
@@ -364,12 +363,12 @@ class Graph(Caching):
     def _side(self, name: str, other: str, num_rows: int) -> Adjacency:
         side = getattr(self, name)
         if side is not None:
-            return taken(side)
-        source = taken(getattr(self, other))
+            return read_cached(side)
+        source = read_cached(getattr(self, other))
         with ordinary_tensors(source.indptr):
             side = Adjacency(*torch.ops.halfgnn.transpose.default(*source, num_rows))
-        if may_keep(side.indptr.device):
-            object.__setattr__(self, name, kept(side, side))
+        if may_cache(side.indptr.device):
+            object.__setattr__(self, name, cacheable(side, side))
         return side
 
     def _for_all_streams(self) -> Graph:
@@ -377,7 +376,7 @@ class Graph(Caching):
         for name in ("_csc", "_csr"):
             side = getattr(self, name)
             if type(side) is Adjacency:
-                object.__setattr__(self, name, kept(side, side))
+                object.__setattr__(self, name, cacheable(side, side))
         return self
 
     def edges(self) -> tuple[Tensor, Tensor]:
@@ -397,7 +396,7 @@ class Graph(Caching):
             return side
         side = self._csr if side is None else side
         assert side is not None
-        return side.value if isinstance(side, Kept) else side
+        return side.value if isinstance(side, Cached) else side
 
     @property
     def idtype(self) -> torch.dtype:
@@ -445,10 +444,10 @@ class Graph(Caching):
     # ---- other forms of the same graph -------------------------------------------------------------------------------------------
 
     def _map(self, fn) -> Graph:
-        def convert(side: Adjacency | Kept[Adjacency] | None) -> Adjacency | None:
+        def convert(side: Adjacency | Cached[Adjacency] | None) -> Adjacency | None:
             if side is None:
                 return None
-            indptr, indices, edge_ids = taken(side)
+            indptr, indices, edge_ids = read_cached(side)
             with ordinary_tensors(indptr):
                 return Adjacency(fn(indptr), fn(indices), None if edge_ids is None else fn(edge_ids))
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from . import dgl_index
 from .adjacency import Adjacency
+from .common.caching import may_cache, ordinary, ordinary_tensors
 from .common.ids import check_count, check_fits
-from .common.kept import may_keep, ordinary, ordinary_tensors
 from .graph import Graph
 
 EdgeType = tuple[str, str, str]  # (type of the sources, relation, type of the destinations)
@@ -115,7 +115,7 @@ class HeteroGraph:
                 num_src={ntype: g.num_src_nodes(ntype) for ntype in g.srctypes},
                 num_dst={ntype: g.num_dst_nodes(ntype) for ntype in g.dsttypes},
             )
-            if may_keep(heterograph.device):
+            if may_cache(heterograph.device):
                 known[etypes] = heterograph
         return heterograph
 
@@ -163,7 +163,7 @@ class HeteroGraph:
         graph = self._relations.get(etype)
         if graph is None:
             graph = self._unstacked(etype)
-            if may_keep(graph.device):
+            if may_cache(graph.device):
                 self._relations[etype] = graph._for_all_streams()
         return graph
 
@@ -218,7 +218,7 @@ class HeteroGraph:
             graphs = [self._relation(etype) for etype in key]
             with ordinary_tensors(graphs[0].csc().indices):
                 stack = _stacked(key, graphs)
-            if may_keep(self.device):
+            if may_cache(self.device):
                 if len(key) > 1:  # otherwise it is the relation's own graph
                     stack.graph._for_all_streams()
                 self._stacks[key] = stack

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .adjacency import Adjacency
 from .common.arguments import check_number, checked_size
+from .common.caching import ordinary_tensors, refuse_capture
 from .common.ids import INT32_MAX
-from .common.kept import ordinary_tensors, refuse_capture
 from .common.operands import check_dense, check_tensor
 from .graph import Graph
 from .graph_argument import as_graph

@@ -36,7 +36,7 @@ _ROW, _HEAD = (HEADS, DIM), (HEADS, 1)
 
 
 def _several(g, x):
-    """Of four reductions; the gradient is that of the one whose terms are formed from most."""
+    """Of four reductions; the gradient is that of the one whose terms are the most."""
     return ops.copy_u_reduce(g, x, ("mean", "max", "min", "std"))[-1]
 
 

@@ -53,7 +53,7 @@ def _runner(step: Step, effort: Effort, **context: Any) -> Runner:
 
 def _kept(step: Step, **context: Any) -> int:
     """Bytes that autograd keeps after a forward."""
-    with memory.Kept(at_end=True) as kept:
+    with memory.SavedMemory(at_end=True) as kept:
         result = Runner(step.forward, **context).first()
     del result
     return round(kept.mebibytes * 2**20)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .caching import refuse_capture
 from .compat import assume_constant_result, is_exporting
-from .kept import refuse_capture
 
 _ZERO_IN_DEGREE = (
     "There are 0-in-degree nodes in the graph, output for those nodes will be invalid. Add a self-loop to every node"

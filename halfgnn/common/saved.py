@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 
-class Kept:
+class SavedMemory:
     """Counts, inside its `with` block, the memory that autograd saves: distinct storages of floating-point tensors.
     Storages of leaves (features, parameters) are not counted, because the caller keeps them anyway. A message of
     halfgnn.pyg's drop-in has no memory of its own: what it would be made of is counted, and its values if they are there.
 
     at_end: count only what is still saved when the block ends, in which the caller has to keep the results. What autograd
-    notes of messages that are never formed is gone by then.
+    notes of messages that are never materialized is gone by then.
     """
 
     def __init__(self, at_end: bool = False) -> None:
@@ -24,7 +24,7 @@ class Kept:
         self._leaves: set[int] = set()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
 
-    def __enter__(self) -> Kept:
+    def __enter__(self) -> SavedMemory:
         self._hooks.__enter__()
         return self
 

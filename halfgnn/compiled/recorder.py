@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
 from ..common.autograd import RECORDERS, apply
-from ..common.kept import taken
+from ..common.caching import read_cached
 from ..graph import Graph
 
 _SYMBOLS = torch.SymInt, torch.SymFloat, torch.SymBool
@@ -93,7 +93,7 @@ class Values:
 
     def _graph(self, g: Graph, graph: fx.Graph) -> fx.Node:
         if id(g) not in self._nodes:
-            sides = tuple(None if side is None else (*taken(side),) for side in (g._csc, g._csr))
+            sides = tuple(None if side is None else (*read_cached(side),) for side in (g._csc, g._csr))
             args = self.argument((g.num_src, g.num_dst, *sides), graph)
             self._nodes[id(g)] = graph.call_function(Graph, args)
             self._alive.append(g)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture, taken
+from ..common.caching import Cached, cacheable, may_cache, ordinary_tensors, read_cached, refuse_capture
 from ..dgl_index import relation_index
 from ..graph import Graph
 from ..heterograph import HeteroGraph
@@ -26,7 +26,7 @@ class Topology:
         self.graph = graph
         self.device = graph.device
         self._copies: dict[torch.device, Graph] = {}
-        self._isolated: dict[torch.device, Tensor | Kept[Tensor | None] | None] = {}
+        self._isolated: dict[torch.device, Tensor | Cached[Tensor | None] | None] = {}
 
     def on(self, device: torch.device) -> Graph:
         """The graph on the device of the features."""
@@ -42,14 +42,14 @@ class Topology:
     def isolated(self, device: torch.device) -> Tensor | None:
         """Mask (num_dst,) of nodes without in-edges. On the CPU None if there are none."""
         if device in self._isolated:
-            return taken(self._isolated[device])
+            return read_cached(self._isolated[device])
         indptr = self.on(device).csc()[0]
         with ordinary_tensors():
             mask = indptr[1:] == indptr[:-1]
         # Asking a GPU would stall its stream. A mask of no nodes costs less.
         mask_or_none = None if device.type == "cpu" and not bool(mask.any()) else mask
-        if may_keep(device):
-            self._isolated[device] = kept(mask_or_none, [mask_or_none])
+        if may_cache(device):
+            self._isolated[device] = cacheable(mask_or_none, [mask_or_none])
         return mask_or_none
 
 
@@ -59,7 +59,7 @@ def relation_topology(gidx: Any, etype: int) -> Topology:
     topology = relation.__dict__.get(_TOPOLOGY)
     if topology is None:
         topology = Topology(Graph._from_dgl_index(relation, 0))
-        if may_keep(topology.device):
+        if may_cache(topology.device):
             relation.__dict__[_TOPOLOGY] = topology
     return topology
 
@@ -71,7 +71,7 @@ def topology_of(gidx: Any) -> Topology | None:
         if gidx.number_of_etypes() != 1:
             return None
         topology = relation_topology(gidx, 0)
-        if may_keep(topology.device):
+        if may_cache(topology.device):
             gidx.__dict__[_TOPOLOGY] = topology
     return topology
 
@@ -101,7 +101,7 @@ def union_topology(gidx: Any, etypes: list[int], side: int) -> Topology:
             ends = torch.cat([graph.edges()[side] for graph in graphs])
         graph = Graph.from_edges(ends, ends, num_src=num_nodes, num_dst=num_nodes, check=False)
         union = Topology(graph)
-        if may_keep(graph.device):
+        if may_cache(graph.device):
             graph._for_all_streams()
             unions[key] = union
     return union

@@ -32,7 +32,8 @@ class Accounts:
     def __init__(self) -> None:
         self.routed: defaultdict[str, int] = defaultdict(int)
         self.fell_back: defaultdict[tuple[str, str], int] = defaultdict(int)  # (name, reason)
-        self.formed: dict[tuple[str, str], list[float]] = {}  # (line of the program, what it read) -> [calls, seconds]
+        # (line of the program, what it read) -> [calls, seconds]
+        self.materialized: dict[tuple[str, str], list[float]] = {}
         self.products_in_fp32 = False  # whether the option products="fp32" is on
         self._slow: set[torch.dtype] = set()  # of features, without that option
 
@@ -43,9 +44,9 @@ class Accounts:
             if multiplies_slowly(dtype):
                 self._slow.add(dtype)
 
-    def note_formed(self, what: str, seconds: float) -> None:
-        """Notes that something was formed because a line of the program read it."""
-        count = self.formed.setdefault((_line_of_program(), what), [0, 0.0])
+    def note_materialized(self, what: str, seconds: float) -> None:
+        """Notes that something was materialized because a line of the program read it."""
+        count = self.materialized.setdefault((_line_of_program(), what), [0, 0.0])
         count[0] += 1
         count[1] += seconds
 
@@ -55,10 +56,10 @@ class Accounts:
         for (name, reason), calls in list(self.fell_back.items()):
             reasons.setdefault(name, {})[str(reason)] = calls
         stats: dict[str, dict[str, Any]] = {"routed": dict(self.routed), "fell_back": reasons}
-        if self.formed:
-            stats["formed"] = {
+        if self.materialized:
+            stats["materialized"] = {
                 line: {"read": what, "calls": int(calls), "seconds": seconds}
-                for (line, what), (calls, seconds) in sorted(self.formed.items(), key=lambda item: -item[1][1])
+                for (line, what), (calls, seconds) in sorted(self.materialized.items(), key=lambda item: -item[1][1])
             }
         if self._slow:
             names = " and ".join(sorted(map(str, self._slow)))
@@ -68,5 +69,5 @@ class Accounts:
     def reset(self) -> None:
         self.routed.clear()
         self.fell_back.clear()
-        self.formed.clear()
+        self.materialized.clear()
         self._slow.clear()

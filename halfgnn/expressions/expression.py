@@ -161,7 +161,7 @@ class Gather(Expression):
         if version_of(self.propagation.edge_index) != self.edges_version:
             raise RuntimeError(
                 "a message, or its gradient, is read after the edge_index by which it was made was modified in place; clone the "
-                "edge_index before it is modified (halfgnn.pyg.patch() forms messages when they are read)"
+                "edge_index before it is modified (halfgnn.pyg.patch() materializes messages when they are read)"
             )
         if self.snapshot is None:
             check_version(self.x, self.version)
@@ -240,7 +240,7 @@ def check_version(x: Tensor, version: int | None) -> None:
 def modified_error() -> RuntimeError:
     return RuntimeError(
         "a message is read after the features that it was made of were modified in place; clone the features, or the message "
-        "before they are modified (halfgnn.pyg.patch() forms messages when they are read)"
+        "before they are modified (halfgnn.pyg.patch() materializes messages when they are read)"
     )
 
 

@@ -100,7 +100,7 @@ def _add_terms(
         x = _read(value.x, value.side, weight, evaluation) if isinstance(value.side, int) else value.x
         terms.setdefault(value.side, []).append((x, weight))
     else:
-        x = evaluation.form(value)
+        x = evaluation.tensor_of(value)
         terms.setdefault(EDGES, []).append((x.expand(num_edges, *x.shape[1:]), weight))
 
 
@@ -144,7 +144,7 @@ def _sum(terms: Terms, bias: Tensor | None, evaluation: Evaluation, x: Expressio
     for layer in layers[1:]:
         value = Combined("add", value, layer)
     with without_autocast(x.device):
-        return evaluation.form(value)
+        return evaluation.tensor_of(value)
 
 
 def _layer(pairs: list[tuple[Tensor, Tensor]], bias: Tensor | None) -> Tensor:

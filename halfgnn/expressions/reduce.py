@@ -1,4 +1,4 @@
-"""Messages reduced into the nodes of a row of edge_index, with as little formed of them as possible."""
+"""Messages reduced into the nodes of a row of edge_index, with as little materialized of them as possible."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class _Reduction:
             out = self._of_combined(value, weight, is_part)
             if out is not None:
                 return out
-        return self._of_rows(Rows(EDGES, self.evaluation.form(value)), weight, is_part)
+        return self._of_rows(Rows(EDGES, self.evaluation.tensor_of(value)), weight, is_part)
 
     def _of_rows(self, value: Rows, weight: Tensor | None, is_part: bool) -> Tensor:
         x = value.x
@@ -131,7 +131,7 @@ class _Reduction:
                 return self._gspmm("copy_rhs", None, x, is_part)
             return self._gspmm("mul", x, weight, is_part, incidence(self._graph()))
         if not self.is_linear:
-            x = self.evaluation.form(value)
+            x = self.evaluation.tensor_of(value)
             return self._gspmm("copy_rhs", None, x if value.side != ALL else self._for_edges(x), is_part)
         x = self._factor(value)
         if weight is not None:

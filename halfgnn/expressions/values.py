@@ -1,7 +1,8 @@
 """The values of expressions, computed from the features of nodes and the data of edges, with their history.
 
 A value is a tree: rows of one side's nodes, rows of edges, tensors for all edges, and what combines them. Reductions, sums over the
-last dimension and linear layers take the tree apart, so that little of it is formed. Its dimension of edges is the first one here.
+last dimension and linear layers take the tree apart, so that little of it is materialized. Its dimension of edges is the first one
+here.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Evaluation:
             self.num_nodes[x.row] = x.num_rows
             return Rows(x.row, self._rows(x))
         if isinstance(x, Softmax):
-            logits = self.form(self.of(x.logits)).to(x.dtype).expand(x.shape)
+            logits = self.tensor_of(self.of(x.logits)).to(x.dtype).expand(x.shape)
             routed["edge_softmax"] += not is_backward()
             return Rows(EDGES, ops.edge_softmax(self.propagation.ending_in(x.over, x.num_nodes), logits))
         if not isinstance(
@@ -137,7 +138,7 @@ class Evaluation:
             parts = self._of_parts(x, inner)
             if parts is not None:
                 return parts
-        return Rows(EDGES, _applied(x, self.form(inner)))
+        return Rows(EDGES, _applied(x, self.tensor_of(inner)))
 
     def _detached(self) -> Evaluation:
         twin = copy.copy(self)  # which knows the same numbers of nodes
@@ -201,7 +202,7 @@ class Evaluation:
 
     def _formed_operand(self, y: Any, x: Op) -> Any:
         """An operand with the dimension of edges first, and all of its dimensions."""
-        value = self.form(self.of(y)) if isinstance(y, Expression) else _with_edges_first(self._alive(y), x)
+        value = self.tensor_of(self.of(y)) if isinstance(y, Expression) else _with_edges_first(self._alive(y), x)
         return value if value.dim() == x.dim() else value.reshape(*[1] * (x.dim() - value.dim()), *value.shape)
 
     def _of_parts(self, x: Op, joined: Joined) -> Value | None:
@@ -236,13 +237,13 @@ class Evaluation:
         summed = self._summed(value, source.shape[-1], x.dtype)
         if summed is None:
             return None
-        out = self.form(summed)
+        out = self.tensor_of(summed)
         if x.dim() < source.dim():
             out = out.squeeze(-1)
         return Rows(EDGES, out if out.dtype is x.dtype else out.to(x.dtype))
 
     def _summed(self, value: Value, width: int, dtype: torch.dtype, is_part: bool = False) -> Value | None:
-        """The sum over the last dimension, kept as 1; None if it has to be formed first. is_part: it is added to others."""
+        """The sum over the last dimension, kept as 1; None if it has to be materialized first. is_part: it is added to others."""
         if isinstance(value, Rows):
             if isinstance(value.x, Tensor) and value.x.dim() and value.x.shape[-1] == width and value.side != ALL:
                 is_wide = is_part and value.x.dtype in HALF  # what is added up is rounded once
@@ -275,9 +276,9 @@ class Evaluation:
         is_wide = (is_part or dtype is torch.float32) and first.x.dtype in HALF and second.x.dtype in HALF
         return Rows(EDGES, self._of_ends("dot", first, second, torch.float32 if is_wide else None))
 
-    # ---- formed ----------------------------------------------------------------------------------------------------------------
+    # ---- materialization -------------------------------------------------------------------------------------------------------
 
-    def form(self, value: Value) -> Tensor:
+    def tensor_of(self, value: Value) -> Tensor:
         """The value of each edge (E, *), or what broadcasts to it."""
         if isinstance(value, Rows):
             if isinstance(value.side, str):
@@ -286,9 +287,9 @@ class Evaluation:
             index = self.propagation.ids(side)
             return gathered_rows(rows, index, lambda: self.propagation.ending_in(side, rows.shape[0]))
         if isinstance(value, Rectified):
-            return self.form(value.sum).relu_()  # a tensor of its own
+            return self.tensor_of(value.sum).relu_()  # a tensor of its own
         if isinstance(value, Joined):
-            return torch.cat([self.form(x) for x in value.parts], -1)
+            return torch.cat([self.tensor_of(x) for x in value.parts], -1)
         three = _three_terms(value)
         if three is not None:
             routed["u_add_v_add_e"] += not is_backward()
@@ -296,7 +297,7 @@ class Evaluation:
         first, second = value.first, value.second
         if isinstance(first, Rows) and isinstance(second, Rows) and _are_ends(first, second):
             return self._of_ends(value.op, first, second)
-        x, y = self.form(first), self.form(second)
+        x, y = self.tensor_of(first), self.tensor_of(second)
         if value.op in ("add", "sub") and isinstance(first, Combined) and _fits_in(x, y):
             return x.add_(y) if value.op == "add" else x.sub_(y)  # no backward reads what a combination made
         return _FUNCTIONS[value.op](x, y)
@@ -412,7 +413,7 @@ def _materialized(x: Expression) -> Tensor:
         x.check_versions()
         return _applied(x, materialize(x.args[0]))
     grad_bypassed, evaluation = x.grad_bypassed, Evaluation(x)
-    values = evaluation.form(evaluation.of(x))
+    values = evaluation.tensor_of(evaluation.of(x))
     x.grad_bypassed = grad_bypassed  # gradients pass through the values
     values = values if x.edge_dim == 0 else values.movedim(0, x.edge_dim)
     return values if values.shape == x.shape else values.expand(x.shape)

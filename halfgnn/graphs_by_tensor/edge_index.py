@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..common.caching import cacheable, is_captured, may_cache, ordinary_tensors, read_cached, refuse_capture, unwrapped
 from ..common.compat import disable, guard_or_true, is_exporting
 from ..common.fake import register_fake
 from ..common.ids import INT32_MAX, check_count, check_edge_index, check_ends, check_readable, exported_ids
-from ..common.kept import is_captured, kept, may_keep, ordinary_tensors, refuse_capture, taken, unwrapped
 from ..graph import Graph
 from ..graph_argument import as_graph
 from .store import ByContent, Topology, is_known, known, topology_of
@@ -186,11 +186,11 @@ def reached(edge_index: Tensor, row: int, num_nodes: int) -> Tensor | None:
     masks = topology_of(edge_index).reached
     if (row, num_nodes) not in masks:
         with ordinary_tensors():
-            if not may_keep(edge_index.device):
+            if not may_cache(edge_index.device):
                 return _reached(edge_index[row], num_nodes)
             mask = _reached(edge_index[row], num_nodes)
-            masks[row, num_nodes] = kept(None if mask.all() else mask, [mask])
-    return taken(masks[row, num_nodes])
+            masks[row, num_nodes] = cacheable(None if mask.all() else mask, [mask])
+    return read_cached(masks[row, num_nodes])
 
 
 def _reached(ids: Tensor, num_nodes: int) -> Tensor:

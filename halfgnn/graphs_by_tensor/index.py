@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..common.caching import is_captured, ordinary, ordinary_tensors, refuse_capture
 from ..common.ids import INT32_MAX
-from ..common.kept import is_captured, ordinary, ordinary_tensors, refuse_capture
 from ..graph import Graph
 from .store import Topology, topology_at
 

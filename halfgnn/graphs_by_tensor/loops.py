@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..common.caching import Cached, cacheable, may_cache, ordinary_tensors, refuse_capture
 from ..common.compat import disable, is_exporting
-from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture
 from ..common.precision import without_autocast
 from ..graph import Graph
 
@@ -32,10 +32,10 @@ class WithSelfLoops:
         self.graph = Graph.from_edges(src, dst, num_src=g.num_src, num_dst=g.num_dst, check=False)
         self._without: Graph | None = None
 
-    def _for_all_streams(self) -> WithSelfLoops | Kept[WithSelfLoops]:
+    def _for_all_streams(self) -> WithSelfLoops | Cached[WithSelfLoops]:
         """The form in which to cache it, just made on the current stream."""
         self.graph._for_all_streams()
-        return kept(self, [self.kept_rows, self._loop_rows, self._loop_nodes, *self._edges])
+        return cacheable(self, [self.kept_rows, self._loop_rows, self._loop_nodes, *self._edges])
 
     @property
     def without(self) -> Graph:
@@ -44,7 +44,7 @@ class WithSelfLoops:
         if g is None:
             src, dst = self._edges
             g = Graph.from_edges(src, dst, num_src=self.graph.num_src, num_dst=self.graph.num_dst, check=False)
-            if may_keep(g.device):
+            if may_cache(g.device):
                 self._without = g._for_all_streams()
         return g
 

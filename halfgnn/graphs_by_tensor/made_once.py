@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..common.kept import kept, may_keep, ordinary_tensors, taken
+from ..common.caching import cacheable, may_cache, ordinary_tensors, read_cached
 from .store import Topology, share_topology
 
 _MOST_MADE = 8  # results per content; the oldest goes first
@@ -17,12 +17,12 @@ def made_once(topology: Topology, key: Any, make: Callable[[], tuple[Any, ...]])
     """Values, the first of them a tensor, that are made once per content."""
     values = topology.made.get(key)
     if values is not None:
-        return taken(values)
+        return read_cached(values)
     with ordinary_tensors():
         new = make()
-    if may_keep(new[0].device):
+    if may_cache(new[0].device):
         others = list(topology.made.items())[1 - _MOST_MADE :]  # another thread may do the same
-        topology.made = {**dict(others), key: kept(new, [x for x in new if isinstance(x, Tensor)])}
+        topology.made = {**dict(others), key: cacheable(new, [x for x in new if isinstance(x, Tensor)])}
     return new
 
 

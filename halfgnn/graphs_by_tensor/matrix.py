@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ..common.caching import may_cache, ordinary, ordinary_tensors
 from ..common.ids import INT32_MAX, check_range
-from ..common.kept import may_keep, ordinary, ordinary_tensors
 from ..graph import Graph
 from .store import Topology, known, topology_at
 
@@ -20,7 +20,7 @@ def graph_of_matrix(matrix: Tensor) -> Graph:
     if g is None:
         with ordinary_tensors():
             g = Graph.from_torch_sparse(matrix)
-        if may_keep(g.device):
+        if may_cache(g.device):
             topology.graphs[matrix.shape] = g._for_all_streams()
             known.put(matrix, topology)
     return g

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from ..common.kept import ordinary_tensors
+from ..common.caching import ordinary_tensors
 from ..graph import Graph
 
 T = TypeVar("T")

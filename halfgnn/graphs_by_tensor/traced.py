@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..common.caching import is_captured
 from ..common.fake import register_fake
 from ..common.ids import INT32_MAX, check_ends, check_range
-from ..common.kept import is_captured
 from ..graph import Graph
 from .edge_index import captured_graph, fake_side, library, side_of, wrapped
 from .index import bounds_of, graph_of_index

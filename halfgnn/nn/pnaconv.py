@@ -40,7 +40,7 @@ class PNAConvTower(nn.Module):
 class PNAConv(nn.Module):
     """Principal neighbourhood aggregation layer (Corso et al., 2020), as dgl.nn.pytorch.PNAConv.
 
-    Messages are linear in the features of both ends, so they are not formed: the part of the sources is reduced by
+    Messages are linear in the features of both ends, so they are not materialized: the part of the sources is reduced by
     :func:`halfgnn.ops.copy_u_reduce`, once for all towers. Edge features, moment3 to moment5, and an ``M`` that is not a plain
     nn.Linear form messages (E, in_size).
 

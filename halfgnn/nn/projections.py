@@ -306,7 +306,7 @@ def _pad(x: Tensor, width: int) -> Tensor:
 def node_logits(layer: Any, h: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
     """For each attn (1, H, D) the logits <attn, layer(h)> (N, *, H) of h (N, *, in), in fp32 for half h, under autocast too.
 
-    The sum over D is folded into the weight, so layer(h) is neither formed nor read again.
+    The sum over D is folded into the weight, so layer(h) is neither materialized nor read again.
     """
     if not is_plain(layer):
         return _logits_of(_called(layer, h).unflatten(-1, (attns[0].shape[-2], -1)), *attns)

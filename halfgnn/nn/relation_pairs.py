@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..common.kept import ordinary_tensors, unwrapped
+from ..common.caching import ordinary_tensors, unwrapped
 from ..graph import Graph
 from ..graphs_by_tensor.store import state_of
 

@@ -21,8 +21,8 @@ Unmodified models of torch_geometric run on halfgnn after :func:`patch`::
     print(halfgnn.pyg.stats())      # what was routed, what was left to PyG, and why
 
 A message is found by what it does: ``x_j``, and ``x_j`` combined with one row per edge (``+ - * /``), are reduced without being
-formed. Attention without dropout is one fused operator. Messages of other forms are formed, and reduced by halfgnn. docs/pyg.md
-lists the forms, and says what differs from PyG.
+materialized. Attention without dropout is one fused operator. Messages of other forms are materialized, and reduced by halfgnn.
+docs/pyg.md lists the forms, and says what differs from PyG.
 """
 
 try:

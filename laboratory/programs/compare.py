@@ -18,7 +18,7 @@ from .run import Outcome, run
 
 # Errors where torch_geometric has none, which docs/pyg.md names, and what a program has that meets them.
 REFUSED = {
-    "was reduced without being formed": ("seen(", "doubled(", "retained(", "gradient(", "requires_grad_("),
+    "was reduced without being materialized": ("seen(", "doubled(", "retained(", "gradient(", "requires_grad_("),
     "is read after the features that it was made of were modified in place": ("_(", "] = ", "*=", "/=", "+="),
     "is called from C++ on a message": ("torch.func.vjp",),
 }

@@ -185,7 +185,7 @@ def test_a_message_of_the_drop_in_keeps_what_it_is_made_of():
     conv = nn.GraphConv(256, 4)
 
     def kept(accelerated):
-        with memory.Kept() as counted, pyg.accelerate() if accelerated else contextlib.nullcontext():
+        with memory.SavedMemory() as counted, pyg.accelerate() if accelerated else contextlib.nullcontext():
             conv(2 * x, edge_index, weight)
         return counted.mebibytes * 2**20
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from halfgnn.common import kept
+from halfgnn.common import caching
 
 
 class Event:
@@ -69,7 +69,7 @@ class Cuda:
 def install(monkeypatch) -> Cuda:
     """Gives all devices these streams."""
     cuda = Cuda()
-    monkeypatch.setattr(kept, "_has_streams", lambda device: not torch.compiler.is_dynamo_compiling())
+    monkeypatch.setattr(caching, "_has_streams", lambda device: not torch.compiler.is_dynamo_compiling())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: cuda.current)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: cuda.is_capturing)

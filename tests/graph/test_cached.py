@@ -99,7 +99,7 @@ def test_other_streams_wait_for_a_graph(cuda):
 
 def test_tensors_made_in_a_capture_are_not_cached(cuda):
     g = graph()
-    with cuda.capture(), pytest.warns(UserWarning, match="not kept"):
+    with cuda.capture(), pytest.warns(UserWarning, match="not cached"):
         g.cached("_degrees", degrees)
     assert g.cached("_degrees", None) is None
     with cuda.capture():

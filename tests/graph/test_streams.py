@@ -1,5 +1,5 @@
 """Data that is made on first use and kept, across streams and captures: on the CPU, with stand-ins for CUDA's streams.
-tests/gpu/test_gpu_kept.py has the same tests on a GPU."""
+tests/gpu/test_gpu_cached.py has the same tests on a GPU."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_the_stream_that_asks_first_makes_it(cache, cuda):
 def test_what_a_capture_makes_is_not_kept(cache, cuda):
     ask, expected = cache(), tensors(cache()())
     made = len(cuda.events)
-    with cuda.capture(), pytest.warns(UserWarning, match=r"not kept.*g.csr\(\).*before the capture"):
+    with cuda.capture(), pytest.warns(UserWarning, match=r"not cached.*g.csr\(\).*before the capture"):
         inside = tensors(ask())
         again = tensors(ask())
     assert len(cuda.events) == made, "an event of a capture is of no use outside"

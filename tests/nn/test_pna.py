@@ -71,7 +71,7 @@ def test_batched_graphs_are_scaled_by_their_sizes():
 
 @pytest.mark.parametrize("name", ["skewed", "random", "edgeless"])
 def test_messages_of_both_ends_are_not_needed(name):
-    """Reductions of src[u] + dst[v] are those of the messages, formed edge by edge."""
+    """Reductions of src[u] + dst[v] are those of the messages, materialized edge by edge."""
     g = make_graph(name)
     ends = [randn(n, 2, 8, dtype=torch.float64).requires_grad_() for n in (g.num_src, g.num_dst)]
     found = []

@@ -122,7 +122,7 @@ def test_return_weights(device):
 
 @pytest.mark.parametrize("terms", [COLUMNS, BIAS + COLUMNS], ids=["columns", "columns_bias"])
 def test_nothing_of_all_edges_and_features_is_made(terms):
-    """Neither kept nor formed on the way, forward or backward, with dropout: an edge has its columns, and numbers of heads."""
+    """Neither saved nor materialized on the way, forward or backward, with dropout: an edge has columns, and numbers of heads."""
     g = make_graph("skewed")
     heads, columns = 4, 3
     tensors = {n: x.requires_grad_() for n, x in operands(terms, g, heads, 32, columns, torch.bfloat16).items()}

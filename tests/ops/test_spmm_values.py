@@ -99,7 +99,7 @@ def test_mean_of_values_whose_half_sum_overflows(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_products_that_overflow_or_vanish_in_half_only(device):
-    """A message is formed in float32: 300 * 300 - 300 * 300 is 0, and 1000 tiny products add up."""
+    """A message is computed in float32: 300 * 300 - 300 * 300 is 0, and 1000 tiny products add up."""
     g = make_graph("star", torch.int32, device)
     x = torch.full((g.num_src, 4), 300.0, dtype=torch.float16, device=device)
     sign = torch.where(torch.arange(300, device=device) % 2 == 0, 300.0, -300.0).half().view(-1, 1)

@@ -261,14 +261,14 @@ def test_what_is_left_to_the_library_has_its_reason(model):
     stats = {"routed": {}, "fell_back": {"scatter": {"too small": 3}}, "advice": {"products": "slow"}}
     stats["fell_back"]["fused:GATConv"] = {"dropout": 1}
     stats["fell_back"]["message:copy_u"] = {"read by dropout": 2}
-    stats["formed"] = {"a.py:3 in f": {"read": "relu", "calls": 2, "seconds": 0.01}}
+    stats["materialized"] = {"a.py:3 in f": {"read": "relu", "calls": 2, "seconds": 0.01}}
     lines = list(advice.reasons(stats, found.library))
     assert lines == [
         "computed by halfgnn: nothing",
         "left to torch_geometric: scatter 3: too small",
         "not one fused operator, but step by step (steps are counted under their own names): GATConv 1: dropout",
-        "formed in memory, then reduced: copy_u 2: read by dropout",
-        "messages formed at a.py:3 in f, by relu: 2 times, 10.0 ms",
+        "materialized in memory, then reduced: copy_u 2: read by dropout",
+        "messages materialized at a.py:3 in f, by relu: 2 times, 10.0 ms",
         "try products: slow",
     ]
 

@@ -280,7 +280,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_operands_that_are_written_to(name):
-    """After the softmax, whose values are not formed yet."""
+    """After the softmax, whose values are not materialized yet."""
 
     def function(q, k, v, e, b, normalise):
         weights, operand = WRITTEN[name](q, k, e, b, normalise)

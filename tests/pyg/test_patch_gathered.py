@@ -205,7 +205,7 @@ def gradient_of_rows(before):
 def test_a_gradient_of_rows_is_whole_or_refused():
     expected = gradient_of_rows(lambda rows: None)
     with halfgnn.pyg.accelerate(fuse=True):
-        with pytest.raises(RuntimeError, match=r"reduced without being formed.*retain_grad\(\)"):
+        with pytest.raises(RuntimeError, match=r"reduced without being materialized.*retain_grad\(\)"):
             gradient_of_rows(lambda rows: None)
         assert_same(gradient_of_rows(lambda rows: rows.retain_grad()), expected)
     with halfgnn.pyg.accelerate():
@@ -228,7 +228,7 @@ def test_a_part_of_a_gradient_is_refused(way):
     with halfgnn.pyg.accelerate(fuse=True):
         rows = (randn(NUM_NODES, WIDTH, seed=1).requires_grad_() * 1)[src]
         total = SUMS["index_add_"](rows * 2, dst).pow(2).sum() + rows.sum()
-        with pytest.raises(RuntimeError, match=r"reduced without being formed.*retain_grad\(\)"):
+        with pytest.raises(RuntimeError, match=r"reduced without being materialized.*retain_grad\(\)"):
             WAYS_TO_A_GRADIENT[way](total, rows)
 
 

@@ -338,12 +338,12 @@ def test_dropout_is_torch_geometrics(name, is_training):
 
 
 @pytest.mark.parametrize("aggr", [["mean", "max", "std"], ["var", "sum", "min"], "var", "std"], ids=str)
-@pytest.mark.parametrize("message", ["of sources", "of edges", "formed", "with heads"])
+@pytest.mark.parametrize("message", ["of sources", "of edges", "materialized", "with heads"])
 def test_aggregations_in_one_pass(aggr, message):
     functions = {
         "of sources": lambda x, w: 2 * x,
         "of edges": lambda x, w: x * w,
-        "formed": lambda x, w: (x * w).cumsum(-1),
+        "materialized": lambda x, w: (x * w).cumsum(-1),
         "with heads": lambda x, w: (x * w).view(-1, 2, WIDTH // 2),
     }
     layer = Layer(functions[message], aggr=aggr, node_dim=0)

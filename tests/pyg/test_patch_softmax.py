@@ -36,7 +36,7 @@ def weights_written(message, weights):
 
 
 @pytest.mark.parametrize(
-    "function, formed",
+    "function, materialized",
     [
         (lambda message, weights: message * weights, 1),
         (lambda message, weights: (message * weights).sum(-1, keepdim=True), 1),
@@ -46,7 +46,7 @@ def weights_written(message, weights):
         (weights_written, 1),
     ],
 )
-def test_a_message_is_formed_once_for_its_weights_and_their_product(function, formed):
+def test_a_message_is_materialized_once_for_its_weights_and_their_product(function, materialized):
     x, w = randn(NUM_NODES, WIDTH, seed=1), randn(NUM_EDGES, WIDTH, seed=2)
 
     def run():
@@ -59,5 +59,5 @@ def test_a_message_is_formed_once_for_its_weights_and_their_product(function, fo
     expected = run()
     with halfgnn.pyg.accelerate():
         assert_same(run(), expected)
-    if formed is not None:
-        assert halfgnn.pyg.stats()["routed"]["gsddmm:u_add_e"] == 2 * formed  # with a gradient and without
+    if materialized is not None:
+        assert halfgnn.pyg.stats()["routed"]["gsddmm:u_add_e"] == 2 * materialized  # with a gradient and without

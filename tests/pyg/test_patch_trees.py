@@ -245,7 +245,7 @@ DIFFERENCES = {
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_a_difference_that_is_written_as_a_sum(name, weighted, dtype):
-    """It is formed as the difference is: taken apart it is the difference of two large sums, which are rounded first."""
+    """It is materialized as the difference is: taken apart it is the difference of two large sums, which are rounded first."""
     x = (randn(NUM_NODES, WIDTH, seed=1) + (4096 if dtype is torch.float32 else 64)).to(dtype)
     w, edge_index = randn(NUM_EDGES, 1, seed=3).to(dtype), edges(NUM_NODES, NUM_NODES)
     difference = DIFFERENCES[name]
@@ -303,8 +303,8 @@ def test_stats_names_the_line_that_read_a_message():
     with halfgnn.pyg.accelerate():
         for _ in range(2):
             Layer(lambda x_j, w: (x_j * w).cumsum(-1))(x, edges(), w)
-    ((line, entry),) = halfgnn.pyg.stats()["formed"].items()
+    ((line, entry),) = halfgnn.pyg.stats()["materialized"].items()
     assert "test_patch_trees.py:" in line and line.endswith("in <lambda>")
     assert entry["read"] == "u_mul_e by cumsum" and entry["calls"] == 2 and entry["seconds"] > 0
     halfgnn.pyg.reset_stats()
-    assert "formed" not in halfgnn.pyg.stats()
+    assert "materialized" not in halfgnn.pyg.stats()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...common.kept import ordinary_tensors
+from ...common.caching import ordinary_tensors
 from .base import DGLError
 
 Initializer = Callable[..., Tensor]  # (shape, dtype, device, range of the rows' ids) -> tensor

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...common.kept import Kept, kept, may_keep, ordinary, ordinary_tensors, taken
+from ...common.caching import Cached, cacheable, may_cache, ordinary, ordinary_tensors, read_cached
 from ...graph import Graph
 from ...heterograph import EdgeType, HeteroGraph
 from .base import DGLError, check_ids
@@ -34,9 +34,9 @@ class Relation:
         created: Iterable[str] = (),
     ):
         self.num_src, self.num_dst = num_src, num_dst
-        self._edges: Edges | Kept[Edges] | None = None if edges is None else (ordinary(edges[0]), ordinary(edges[1]))
-        self._graph: Graph | Kept[Graph] | None = graph
-        self._pairs: tuple[Tensor, Tensor] | Kept | None = None
+        self._edges: Edges | Cached[Edges] | None = None if edges is None else (ordinary(edges[0]), ordinary(edges[1]))
+        self._graph: Graph | Cached[Graph] | None = graph
+        self._pairs: tuple[Tensor, Tensor] | Cached | None = None
         if edges is not None:
             self.num_edges, self.idtype, self.device = edges[0].shape[0], edges[0].dtype, edges[0].device
         elif graph is not None:
@@ -82,11 +82,11 @@ class Relation:
         if self._edges is None:
             with ordinary_tensors():
                 src, dst = self.graph().edges()
-            if not may_keep(self.device):
+            if not may_cache(self.device):
                 return src, dst
-            self._edges = kept((src, dst), (src, dst))
+            self._edges = cacheable((src, dst), (src, dst))
             self.created.add("coo")
-        return taken(self._edges)
+        return read_cached(self._edges)
 
     def graph(self) -> Graph:
         """The Graph. Its csc is made at the first call, and its csr when an operator needs it."""
@@ -94,7 +94,7 @@ class Relation:
         if type(graph) is Graph:
             return graph
         if graph is not None:
-            return taken(graph)
+            return read_cached(graph)
         src, dst = self.edges()
         # Programs may have written to the ids since. On a GPU the check would wait.
         check = self.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -102,8 +102,8 @@ class Relation:
             made = Graph.from_edges(src, dst, num_src=self.num_src, num_dst=self.num_dst, check=check)
         except (ValueError, TypeError) as error:
             raise DGLError(str(error)) from error
-        if may_keep(self.device):
-            self._graph = kept(made, made.csc())
+        if may_cache(self.device):
+            self._graph = cacheable(made, made.csc())
             self.created.add("csc")
         return made
 
@@ -120,10 +120,10 @@ class Relation:
         if self._pairs is None:
             with ordinary_tensors():
                 keys, order = torch.sort(self.key(*self.edges()), stable=True)
-            if not may_keep(self.device):
+            if not may_cache(self.device):
                 return keys, order
-            self._pairs = kept((keys, order), (keys, order))
-        return taken(self._pairs)  # type: ignore[arg-type]
+            self._pairs = cacheable((keys, order), (keys, order))
+        return read_cached(self._pairs)  # type: ignore[arg-type]
 
     def key(self, src: Tensor, dst: Tensor) -> Tensor:
         """One number per pair of ends, which rises by source, then by destination."""
@@ -142,13 +142,13 @@ class Relation:
         """With edges(tensor) and graph(graph) in place of what exists."""
         src_and_dst = None if self._edges is None else self.edges()
         ends = None if src_and_dst is None else (edges(src_and_dst[0]), edges(src_and_dst[1]))
-        made = None if self._graph is None else graph(taken(self._graph))
+        made = None if self._graph is None else graph(read_cached(self._graph))
         return self._with(ends, made, self.created)
 
     def reverse(self) -> Relation:
         """With every edge reversed. Shares all tensors."""
         edges = None if self._edges is None else self.edges()[::-1]
-        graph = None if self._graph is None else taken(self._graph).reverse()
+        graph = None if self._graph is None else read_cached(self._graph).reverse()
         turned = {"csc": "csr", "csr": "csc"}
         return Relation(self.num_dst, self.num_src, edges, graph, [turned.get(form, form) for form in self.created])
 
@@ -178,7 +178,7 @@ class Relation:
         return found
 
     def __getstate__(self) -> tuple:
-        edges, graph = (None if part is None else taken(part) for part in (self._edges, self._graph))
+        edges, graph = (None if part is None else read_cached(part) for part in (self._edges, self._graph))
         return self.num_src, self.num_dst, edges, graph, sorted(self.created)
 
     def __setstate__(self, state: tuple) -> None:
@@ -293,7 +293,7 @@ class Topology:
             graphs = {etype: relation.graph() for etype, relation in zip(etypes, self.relations)}
         if whole is None:
             whole = HeteroGraph(graphs, num_src=num_src, num_dst=num_dst)
-            if may_keep(self.device):
+            if may_cache(self.device):
                 self._heterographs[key] = whole
         return whole
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ...common.arguments import checked_integer
+from ...common.caching import unwrapped
 from ...common.ids import check_count
-from ...common.kept import unwrapped
 from ...common.operands import check_tensor
 from ...graph import Graph
 from ...graphs_by_tensor.index import HEAD, bounds_of, graph_of_index

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...common.kept import unwrapped
+from ...common.caching import unwrapped
 from ...common.operands import check_tensor
 from ...graph import Graph
 from ...graphs_by_tensor.index import graph_of_offsets

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.caching import unwrapped
 from ...common.ids import check_edge_index
-from ...common.kept import unwrapped
 from ...common.operands import check_tensor
 from ...graphs_by_tensor.matrix import graph_of_coo
 from ..torch_scatter import scatter_sum

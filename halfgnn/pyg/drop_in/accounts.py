@@ -16,15 +16,15 @@ def stats() -> dict[str, dict[str, Any]]:
 
     Returns:
         ``{"routed": {operator: calls}, "fell_back": {name: {reason: calls}}}``. Names of operators are, for example,
-        ``"gspmm:copy_u_mean"``, ``"gspmm:u_mul_e_sum"``, ``"gspmm:copy_e_max"`` (of messages that were formed) and
+        ``"gspmm:copy_u_mean"``, ``"gspmm:u_mul_e_sum"``, ``"gspmm:copy_e_max"`` (of messages that were materialized) and
         ``"edge_softmax"``. ``fuse=True`` adds modules: ``"fused:GATConv"``. Under ``"fell_back"``, ``"propagate"`` has calls whose
-        messages are PyG's, ``"message:copy_u": {"read by cat": 1}`` a message that was formed because ``torch.cat`` read it,
+        messages are PyG's, ``"message:copy_u": {"read by cat": 1}`` a message that was materialized because ``torch.cat`` read it,
         ``"spmm"`` products of sparse matrices, and ``"forward:SAGEConv"`` calls of halfgnn.pyg.SAGEConv that ran torch_geometric's
         forward. ``"x[index]"`` has rows of which a program takes the gradient, ``"index_add"`` and the like its own sums.
         A backward pass, compiled and scripted code are not counted: ``"compiled"`` has what torch.compile's graphs became, see
         :func:`halfgnn.compiled.stats`.
 
-        ``"formed"`` has the lines of the program that read messages, those first that cost most: ``{"model.py:12 in message":
+        ``"materialized"`` has the lines of the program that read messages, those first that cost most: ``{"model.py:12 in message":
         {"read": "u_mul_e by dropout", "calls": 3, "seconds": 0.002}}``. On a GPU these are the host's seconds.
 
         ``"fp32:segment"``, ``"fp32:x[index]"`` and the like are calls on a CPU that PyTorch would add up in half, and makes in fp32

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...common.kept import ordinary_tensors
+from ...common.caching import ordinary_tensors
 from ...drop_in.gate import IDS, Reason, index_reason, mode_reason, operands_reason
 from ...expressions.expression import Expression
 from ...expressions.propagation import Propagation

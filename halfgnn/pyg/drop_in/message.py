@@ -96,7 +96,7 @@ class Message(Tensor):
             # What is one operator of both sides is not counted, even if it is materialized.
             if reader is not None and not is_backward() and not self.lazy.name.endswith("_v"):
                 fell_back[f"message:{self.lazy.name}", f"read by {reader}"] += 1
-                accounts.note_formed(f"{self.lazy.name} by {reader}", time.perf_counter() - start)
+                accounts.note_materialized(f"{self.lazy.name} by {reader}", time.perf_counter() - start)
         return self.tensor
 
     def _values(self) -> Tensor:
@@ -115,8 +115,8 @@ class Message(Tensor):
         lazy = self.lazy
         if lazy.grad_bypassed:
             raise RuntimeError(
-                f"a message {tuple(lazy.shape)} was reduced without being formed, so that its gradient is not known; call its "
-                "retain_grad() before it is used, or leave out fuse=True of halfgnn.pyg.patch()"
+                f"a message {tuple(lazy.shape)} was reduced without being materialized, so that its gradient is not known; call "
+                "its retain_grad() before it is used, or leave out fuse=True of halfgnn.pyg.patch()"
             )
         if lazy.requires_grad and not lazy.cache.is_observed and self.expression() is not None:
             if self.viewed is None or lazy.cache.is_shared:  # what was made of the values before is watched too

@@ -1,7 +1,7 @@
 """Weights of relations, ``weight[edge_type]``: one matrix per edge, of few different ones.
 
-They are formed if anything but a product with one row per edge reads them. That product is made for each node and relation, or for
-the edges of a relation at a time.
+They are materialized if anything but a product with one row per edge reads them. That product is made for each node and relation,
+or for the edges of a relation at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...graphs_by_tensor.store import topology_of
 from .accounts import routed
 from .call import current
 
-_SMALLEST = 65_536  # values of weights per edge that are formed without more ado
+_SMALLEST = 65_536  # values of weights per edge that are materialized without more ado
 _MOST_RELATIONS = 512
 
 
@@ -33,7 +33,7 @@ class Relations(Propagation):
 
 
 def weights(table: Tensor, edge_type: Tensor) -> Gather | None:
-    """table[edge_type] of a table (R, K, M), edge_type (E,); None if it is to be formed at once."""
+    """table[edge_type] of a table (R, K, M), edge_type (E,); None if it is to be materialized at once."""
     num_relations, num_edges = table.shape[0], edge_type.shape[0]
     propagation = current()
     if propagation is None or propagation.refusal is not None or propagation.edge_index.shape[1] != num_edges:

@@ -85,7 +85,7 @@ def patch(fuse: bool | None = None, half: bool = False, products: str | None = N
             TransformerConv of torch_geometric.nn, and what messages write by hand, in evaluation or without dropout. True does so
             with dropout too, whose random numbers are then halfgnn's, and always; it runs large EdgeConvs and SchNet's CFConvs on
             ops.edge_network, which keeps nothing per edge; and rows that a program takes itself, by a row of an edge_index, are not
-            formed if they are only combined and summed. False keeps all steps, of which each can be read.
+            materialized if they are only combined and summed. False keeps all steps, of which each can be read.
         half: under autocast gather and return messages' sums in autocast's dtype, also those that torch_geometric keeps in fp32:
             features that no layer has projected, and products with fp32 weights. It halves the memory of such features, and rounds
             at each of the layers that only propagate (LightGCN, LabelPropagation, CorrectAndSmooth).

@@ -22,8 +22,9 @@ from .base import UpstreamModule, checked_graph, edge_index_if_unsupported, redu
 class PNAConv(UpstreamModule, nn.PNAConv):
     """Principal neighbourhood aggregation, torch_geometric.nn.PNAConv on :func:`halfgnn.ops.copy_u_reduce`.
 
-    With one layer before the aggregation, messages are linear in the features of both ends, so they are not formed: the part of the
-    sources is reduced once for all towers. Edge features, more such layers, and hooks on them form messages (E, towers, features).
+    With one layer before the aggregation, messages are linear in the features of both ends, so they are not materialized: the part
+    of the sources is reduced once for all towers. Edge features, more such layers, and hooks on them need the messages (E, towers,
+    features).
     Aggregators other than sum, mean, min, max, var and std are torch_geometric's.
     """
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import add_self_loops
 
-from ....common.kept import is_captured, ordinary_tensors
+from ....common.caching import is_captured, ordinary_tensors
 from ....common.precision import autocasts
 from ....drop_in.compiled import is_compiled, is_traced_by_dynamo
 from ....drop_in.gate import mode_reason

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....common.kept import ordinary_tensors
+from ....common.caching import ordinary_tensors
 from ....common.precision import HALF
 from ....drop_in.gate import Reason, index_reason, mode_reason
 from ....drop_in.stand_ins import calling_package

@@ -21,8 +21,8 @@ from halfgnn.nn.projections import applied, linear
 class EdgeConv(nn.Module):
     """Edge convolution of dynamic graph CNNs (Wang et al., 2019): the maximum of theta(x_v - x_u) + phi(x_v) over in-edges.
 
-    What v adds is common to its in-edges, so the maximum is one minimum of projected sources, and no message is formed. The batch
-    norm needs the messages.
+    What v adds is common to its in-edges, so the maximum is one minimum of projected sources, and no message is materialized. The
+    batch norm needs the messages.
 
     Args:
         in_feat, out_feat: widths of input and output.

@@ -22,7 +22,7 @@ class RelGraphConv(nn.Module):
     """Relational graph convolution (Schlichtkrull et al., 2018), on two sums of :func:`halfgnn.ops.gspmm`.
 
     Sources are summed into a row for each relation and destination that have an edge. Rows are projected by their relation and
-    summed. A message per edge is never formed.
+    summed. A message per edge is never materialized.
 
     Args:
         in_feat, out_feat: widths of input and output.

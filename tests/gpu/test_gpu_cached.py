@@ -138,7 +138,7 @@ def test_memory_is_not_used_again_while_another_stream_reads(cache):
 def test_what_a_capture_makes_is_not_kept(cache):
     expected, ask = expected_of(cache), cache()
     captured = torch.cuda.CUDAGraph()
-    with pytest.warns(UserWarning, match="not kept"), torch.cuda.graph(captured):
+    with pytest.warns(UserWarning, match="not cached"), torch.cuda.graph(captured):
         inside = copies(ask())
     assert_same(copies(ask()), expected, "before a replay")
     captured.replay()

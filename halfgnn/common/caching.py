@@ -1,23 +1,23 @@
-"""Values that are made at the first use and then kept, such as the other side of a graph.
+"""What is derived from an object at its first use and cached with it, such as the other side of a graph.
 
-A kept value must serve every later caller: in other modes of PyTorch, on other CUDA streams, after a CUDA-graph capture.
+A cached value must serve every later caller: in other modes of PyTorch, on other CUDA streams, after a CUDA-graph capture.
 
-Modes: tensors of inference mode or of tracing are not kept, see :func:`ordinary_tensors`.
+Modes: tensors of inference mode or of tracing are not cached, see :func:`ordinary_tensors`.
 
 Streams: work on a GPU is queued on a stream. When another stream reads the value, that work may not be done yet. Work that is
-queued during a capture is not done at all until the graph is replayed. So a value is kept with an event, for which every other
-stream waits once, and a value made during a capture is not kept.
+queued during a capture is not done at all until the graph is replayed. So a value is cached with an event, for which every other
+stream waits once, and a value made during a capture is not cached.
 
-On the CPU, and while torch.compile traces, values are kept as they are. Compiled code does not wait: the values it takes must be
-made on its own stream, or before that stream was synchronised.
+On the CPU, and while torch.compile traces, values are cached as they are. Compiled code does not wait: the values it reads must be
+made on its own stream, or before that stream was synchronized.
 """
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def ordinary_tensors(source: Tensor | None = None) -> contextlib.AbstractContextManager[None]:
-    """A context in which new tensors are ordinary ones, whatever mode the caller is in, so that they can be kept.
+    """A context in which new tensors are ordinary ones, whatever mode the caller is in, so that they can be cached.
 
     The modes are inference mode, fake and proxy tensor modes (torch.export) and functorch transforms. Compiled code is traced as it
     stands: its side effects are real tensors.
@@ -110,7 +110,7 @@ def _raw_stream(device: torch.device) -> int:
     return torch._C._cuda_getCurrentRawStream(device.index)
 
 
-class Kept(Generic[T]):
+class Cached(Generic[T]):
     """A value of tensors on a GPU, and the event after which they hold it.
 
     It is made on the stream that has queued the work, and not while that stream is captured. It has no __slots__, because
@@ -129,8 +129,8 @@ class Kept(Generic[T]):
 
         At its first use a stream waits for the event and is recorded with the tensors, so that their memory is not reused before
         the stream is done with it. A stream that is captured does neither, because a capture must not wait for an event from
-        outside. torch.cuda.graph synchronises the device before it begins, so values that were kept before are complete. A capture
-        must not use what another stream makes after the capture has begun.
+        outside. torch.cuda.graph synchronizes the device before it begins, so values that were cached before are complete. A
+        capture must not use what another stream makes after the capture has begun.
         """
         if not torch.compiler.is_dynamo_compiling():
             device = self._tensors[0].device
@@ -146,33 +146,89 @@ class Kept(Generic[T]):
         self._served.add(stream.cuda_stream)
 
 
-def may_keep(device: torch.device) -> bool:
-    """Whether a value just made on `device` may be kept. Warns and returns False if the current stream is captured."""
+def may_cache(device: torch.device) -> bool:
+    """Whether a value just made on `device` may be cached. Warns and returns False if the current stream is captured."""
     if not is_captured(device):
         return True
     warnings.warn(
-        "part of a graph's topology is made while a CUDA graph is captured, so it is not kept: every replay makes it again. "
+        "part of a graph's topology is made while a CUDA graph is captured, so it is not cached: every replay makes it again. "
         "Call g.csc() and g.csr(), or the module once, before the capture",
         stacklevel=3,
     )
     return False
 
 
-def kept(value: T, tensors: Iterable[Tensor | None]) -> T | Kept[T]:
-    """The form in which to keep a value that :func:`may_keep` allows: with an event on a GPU, otherwise as it is.
+def cacheable(value: T, tensors: Iterable[Tensor | None]) -> T | Cached[T]:
+    """The form in which to cache a value that :func:`may_cache` allows: with an event on a GPU, otherwise as it is.
 
     tensors: all tensors of the value, on one device.
     """
     present = [tensor for tensor in tensors if tensor is not None]
-    return Kept(value, present) if present and _has_streams(present[0].device) else value
+    return Cached(value, present) if present and _has_streams(present[0].device) else value
 
 
-def taken(value: T | Kept[T]) -> T:
-    """The value that :func:`kept` was given, for use on the current stream."""
-    return value.get() if isinstance(value, Kept) else value
+def read_cached(value: T | Cached[T]) -> T:
+    """The value that :func:`cacheable` was given, for use on the current stream."""
+    return value.get() if isinstance(value, Cached) else value
 
 
 def refuse_capture(device: torch.device, what: str, cure: str) -> None:
     """Raises RuntimeError if the current stream of `device` is captured, because `what` would wait for the device."""
     if is_captured(device):
         raise RuntimeError(f"{what}, which cannot be done while a CUDA graph is captured; before the capture, {cure}")
+
+
+# ---- caches of a graph -----------------------------------------------------------------------------------------------------------
+
+
+_EMPTY: dict[Any, Any] = {}
+
+
+class Caching:
+    """Base of Graph, which holds what is derived from it, in attributes: names that torch.compile guards one by one."""
+
+    device: torch.device
+    _any: Any  # either side
+
+    def cached(
+        self,
+        name: str,
+        make: Callable[[Any], Any] | None,
+        of: Hashable = None,
+        *,
+        only_last: bool = False,
+        has_tensors: bool = True,
+        when_traced: bool = False,
+    ) -> Any:
+        """What make(the graph) returns, which is made at its first use and cached under `name`.
+
+        It serves later callers in every mode of PyTorch and on every stream: make() runs among ordinary tensors, and a
+        tensor, or a value with a method _for_all_streams, is cached in the form for other streams.
+
+        Args:
+            make: None to ask only; None is returned if nothing is cached.
+            of: what else it is made of. There is one value of each, found by hash and equality.
+            only_last: only the value of the last `of` is cached.
+            has_tensors: whether make() computes tensors, which are not cached while a CUDA graph is captured.
+            when_traced: whether a value that compiled code makes is cached, too.
+        """
+        value = getattr(self, name, _EMPTY).get(of)  # of None: no value is None
+        if value is not None:
+            return value.get() if type(value) is Cached else value
+        if make is None:
+            return None
+        with ordinary_tensors(self._any.indptr):
+            value = make(self)
+        is_traced = torch.compiler.is_compiling() and not when_traced
+        if not is_traced and (not has_tensors or may_cache(self.device)):
+            others = {} if only_last else getattr(self, name, {})  # as they are now: another thread may do the same
+            object.__setattr__(self, name, {**others, of: _for_all_streams(value)})
+        return value
+
+
+def _for_all_streams(value: Any) -> Any:
+    """The form in which to cache a value that was just made on the current stream."""
+    if isinstance(value, Tensor):
+        return cacheable(value, [value])
+    prepared = getattr(value, "_for_all_streams", None)
+    return value if prepared is None else prepared()
