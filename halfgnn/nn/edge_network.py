@@ -15,7 +15,7 @@ from ..common.operands import check_operand, check_pair, check_parameter, is_lin
 from ..common.precision import computed_type
 from ..graph_argument import GraphLike, as_graph
 from ..ops import edge_network
-from ..ops.edge_network.operator import REDUCES
+from ..ops.edge_network.inputs import REDUCES
 from .projections import linear
 
 Ends = tuple[Tensor | None, Tensor | None]  # of sources and of destinations

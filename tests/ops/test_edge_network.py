@@ -9,7 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from halfgnn import Graph, ops, reference
-from halfgnn.ops.edge_network import operator
+from halfgnn.ops.edge_network import inputs, operator
 from tests import support
 from tests.support import HALVES, IDTYPES, randn
 from tests.support_edge_network import EDGES, WIDTH, arguments, compare, every_result, leaves_of, mapped, results
@@ -34,7 +34,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(x) for x in case.values()))
-@pytest.mark.parametrize("activation", tuple(operator.ACTIVATIONS))
+@pytest.mark.parametrize("activation", tuple(inputs.ACTIVATIONS))
 def test_formula(case, activation):
     g = support.make_graph("skewed", torch.int64)
     compare(g, arguments(g, EXACT, activation=activation, negative_slope=0.2, **case))

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...common.arguments import check_name, check_number, checked_flag
 from ...common.autograd import apply, is_recorded, pull_back, recorded, saved_tensors
-from ...common.operands import check_dense, check_operand, check_tensor
-from ...common.precision import HALF, autocast_all, without_autocast
+from ...common.precision import without_autocast
+from ...graph import Graph
 from ...graph_argument import GraphLike, as_graph
 from .._operands import graph_of, needs_grad
 from ..sddmm import gsddmm
 from ..spmm import gspmm
 from . import _raw  # noqa: F401  (registers the raw operators)
 from ._kernels import Operands
-from ._layers import ACTIVATIONS, Layers, wide_type
+from ._layers import Layers, wide_type
+from .inputs import EdgeInputs, EdgeOptions, checked_options, checked_tensors
 
 _forward = torch.ops.halfgnn.edge_network.default
 _backward = torch.ops.halfgnn.edge_network_backward.default
 
-REDUCES = ("sum", "mean", "max", "none")
 _OPERANDS = len(Operands._fields)
+_TENSORS = _OPERANDS + 2  # and norm's; then come those of layers
 # Edges of a tile on a CPU, whose rows then stay in its caches; and on CUDA, of so many parts of all edges.
 _CPU_TILE, _CUDA_TILES, _CUDA_TILE = 8192, 32, (1 << 16, 1 << 18)
 
@@ -41,22 +41,9 @@ def tile_edges(num_edges: int, is_cpu: bool) -> int:
 
 # ---- autograd ----------------------------------------------------------------------------------------------------------------
 
-
-class _Given(NamedTuple):
-    """Arguments of the Function behind the adjacency, operands and norm: options of the raw operators, then weights and biases."""
-
-    activation: str
-    slope: float
-    eps: float
-    reduce: str
-    residual: bool
-    return_edges: bool
-    euclidean: bool
-    tile_edges: int
-
-
-_AT_OPTIONS = 3 + _OPERANDS + 2
-_AT_LAYERS = _AT_OPTIONS + len(_Given._fields)
+# Among the arguments of the Function, which are those of the raw operator; but options come before the tensors of layers.
+_AT_OPTIONS = 3 + _TENSORS
+_AT_LAYERS = _AT_OPTIONS + len(EdgeOptions._fields)
 
 
 def _split(layers: Sequence) -> tuple[list, list]:
@@ -73,42 +60,41 @@ class _EdgeNetwork(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.mark_non_differentiable(output[2])
-        ctx.given = _Given(*inputs[_AT_OPTIONS:_AT_LAYERS])
-        if ctx.given.reduce == "none":
+        ctx.options = EdgeOptions(*inputs[_AT_OPTIONS:_AT_LAYERS])
+        if ctx.options.reduce == "none":
             ctx.mark_non_differentiable(output[0], output[2])
-        if not ctx.given.return_edges:
+        if not ctx.options.return_edges:
             ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:_AT_OPTIONS], *inputs[_AT_LAYERS:], output[2])
 
     @staticmethod
     def backward(ctx, grad, grad_edges, _):
-        given, count = ctx.given, len(ctx.needs_input_grad)
-        grad = None if given.reduce == "none" else grad  # compiled code gives gradients of empty results too
-        grad_edges = grad_edges if given.return_edges else None
+        options, count = ctx.options, len(ctx.needs_input_grad)
+        grad = None if options.reduce == "none" else grad  # compiled code gives gradients of empty results too
+        grad_edges = grad_edges if options.return_edges else None
         if grad is None and grad_edges is None:
             return (None,) * count
         *saved, position = saved_tensors(ctx, "edge_network")
         needs = [*ctx.needs_input_grad[3:_AT_OPTIONS], *ctx.needs_input_grad[_AT_LAYERS:]]
-        args = given, needs, position, grad, grad_edges, *saved
+        args = options, needs, position, grad, grad_edges, *saved
         if is_recorded():
-            again = functools.partial(_composed_gradients, given, needs)
+            again = functools.partial(_composed_gradients, options, needs)
             gradients = recorded("edge_network", _gradients, args, again, (*saved, grad, grad_edges))
         else:
             gradients = _gradients(*args)
         kept = [x if need else None for x, need in zip(gradients, needs)]
-        options = [None] * len(_Given._fields)
-        return (None, None, None, *kept[: _OPERANDS + 2], *options, *kept[_OPERANDS + 2 :])
+        return (None, None, None, *kept[:_TENSORS], *[None] * len(EdgeOptions._fields), *kept[_TENSORS:])
 
 
-def _gradients(given: _Given, needs, position, grad, grad_edges, *saved) -> tuple[Tensor, ...]:
+def _gradients(options: EdgeOptions, needs, position, grad, grad_edges, *saved) -> tuple[Tensor, ...]:
     """Those of operands, norm, weights and biases. One that is not needed is empty."""
     of_operands = [bool(x) for x in needs[:_OPERANDS]]
     layers = _split(saved[_AT_OPTIONS:])
-    return tuple(_backward(*saved[:_AT_OPTIONS], *layers, position, grad, grad_edges, of_operands, *given))
+    return tuple(_backward(*saved[:_AT_OPTIONS], *layers, position, grad, grad_edges, of_operands, *options))
 
 
-def _composed_gradients(given: _Given, needs, *saved):
+def _composed_gradients(options: EdgeOptions, needs, *saved):
     """The same as functions of what was given and of the results' gradients, which autograd differentiates."""
     *given_tensors, grad, grad_edges = saved
     csc, inputs = given_tensors[:3], given_tensors[3:]
@@ -117,21 +103,21 @@ def _composed_gradients(given: _Given, needs, *saved):
     g = graph_of(csc, None, num_src, csc[0].shape[0] - 1)
 
     def results(*tensors):
-        return composed(g, *_parts(tensors, given), given)
+        return composed(g, *_parts(tensors, options), options)
 
-    cotangents = None if given.reduce == "none" else grad, grad_edges if given.return_edges else None
+    cotangents = None if options.reduce == "none" else grad, grad_edges if options.return_edges else None
     return pull_back(results, inputs, needs, cotangents)
 
 
-def _parts(tensors: Sequence[Any], given: _Given) -> tuple[Operands, Layers]:
+def _parts(tensors: Sequence[Any], options: EdgeOptions) -> tuple[Operands, Layers]:
     """Of operands, norm, weights and biases."""
-    weights, biases = _split(tensors[_OPERANDS + 2 :])
-    norm_weight, norm_bias = tensors[_OPERANDS : _OPERANDS + 2]
-    layers = Layers(weights, biases, norm_weight, norm_bias, given.activation, given.slope, given.eps)
+    weights, biases = _split(tensors[_TENSORS:])
+    norm_weight, norm_bias = tensors[_OPERANDS:_TENSORS]
+    layers = Layers(weights, biases, norm_weight, norm_bias, options.activation, options.slope, options.eps)
     return Operands(*tensors[:_OPERANDS]), layers
 
 
-def composed(g, x: Operands, layers: Layers, given: _Given) -> tuple[Tensor | None, Tensor | None]:
+def composed(g, x: Operands, layers: Layers, options: EdgeOptions) -> tuple[Tensor | None, Tensor | None]:
     """(out, edges) by operators that keep rows of all edges."""
     dtype, wide = x.dtype, wide_type(x.dtype)
     x, layers = Operands(*(t if t is None else t.to(wide) for t in x)), layers.to(wide)
@@ -146,118 +132,20 @@ def composed(g, x: Operands, layers: Layers, given: _Given) -> tuple[Tensor | No
         if x.src_position is not None:
             offsets = gsddmm(g, "sub", x.src_position, x.dst_position, "u", "v")
             square = offsets.square().sum(1, keepdim=True)
-            distance = torch.linalg.vector_norm(offsets, dim=1, keepdim=True) if given.euclidean else square
+            distance = torch.linalg.vector_norm(offsets, dim=1, keepdim=True) if options.euclidean else square
             terms.append(distance * x.position_weight)
         message = layers.forward(sum(terms[1:], terms[0]))
-        edges = (message + x.edge_feat if given.residual else message).to(dtype) if given.return_edges else None
-        if given.reduce == "none":
+        edges = (message + x.edge_feat if options.residual else message).to(dtype) if options.return_edges else None
+        if options.reduce == "none":
             return None, edges
         if x.factor is not None:
             message = message * gsddmm(g, "copy_lhs", x.factor, None, "u", "e")
         if x.edge_factor is not None:
             message = message * x.edge_factor.unsqueeze(1)
-        return gspmm(g, "copy_rhs", given.reduce, None, message).to(dtype), edges
+        return gspmm(g, "copy_rhs", options.reduce, None, message).to(dtype), edges
 
 
 # ---- the operator ------------------------------------------------------------------------------------------------------------
-
-
-def _check_vector(x: Tensor | None, name: str, size: int) -> None:
-    if x is None:
-        return
-    check_tensor(x, name)
-    check_dense(x, name)
-    if tuple(x.shape) != (size,):
-        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected ({size},)")
-
-
-def _check_rows_of(x: Any, name: str, g, target: str, width: int | None) -> Any:
-    """The width of rows (nodes or edges, width)."""
-    if x is None:
-        return width
-    check_operand(x, name, g, target)
-    if x.dim() != 2 or (width is not None and x.shape[1] != width):
-        raise ValueError(
-            f"{name} has shape {tuple(x.shape)}; expected ({x.shape[0]}, {'columns' if width is None else width})"
-        )
-    return x.shape[1]
-
-
-def _check_weight(x: Any, name: str, rows: int | None, columns: int) -> int:
-    check_tensor(x, name)
-    check_dense(x, name)
-    if x.dim() != 2 or x.shape[1] != columns or (rows is not None and x.shape[0] != rows):
-        raise ValueError(
-            f"{name} has shape {tuple(x.shape)}; expected ({'outputs' if rows is None else rows}, {columns})"
-        )
-    return x.shape[0]
-
-
-def _checked_layers(layers, width: int) -> tuple[list[Tensor], list[Tensor | None], int]:
-    """weights, biases, and the width of what comes out."""
-    weights, biases = [], []
-    if not isinstance(layers, (tuple, list)):
-        raise TypeError(f"layers is a {type(layers).__name__}; expected a list of pairs of weight and bias")
-    for i, layer in enumerate(layers):
-        if not isinstance(layer, (tuple, list)) or len(layer) != 2:
-            raise TypeError(f"layers[{i}] is {type(layer).__name__}; expected a pair of weight and bias")
-        width = _check_weight(layer[0], f"the weight of layers[{i}]", None, width)
-        _check_vector(layer[1], f"the bias of layers[{i}]", width)
-        weights.append(layer[0])
-        biases.append(layer[1])
-    return weights, biases, width
-
-
-def _checked_operands(g, x: Operands) -> int:
-    """The width of the first sums."""
-    width = _check_rows_of(x.dst, "dst", g, "v", _check_rows_of(x.src, "src", g, "u", None))
-    if (x.edge_feat is None) != (x.edge_weight is None):
-        missing = "edge_weight" if x.edge_weight is None else "edge_feat"
-        raise ValueError(f"{missing} is None; expected both edge_feat and edge_weight, or none of them")
-    if x.edge_feat is not None:
-        columns = _check_rows_of(x.edge_feat, "edge_feat", g, "e", None)
-        width = _check_weight(x.edge_weight, "edge_weight", width, columns)
-    if width is None:
-        raise ValueError("src, dst and edge_feat are None; expected one of them")
-    if x.src_position is not None:
-        dim = _check_rows_of(x.src_position, "positions[0]", g, "u", None)
-        _check_rows_of(x.dst_position, "positions[1]", g, "v", dim)
-        check_tensor(x.position_weight, "distance_weight")
-        _check_vector(x.position_weight, "distance_weight", width)
-    return width
-
-
-def _pair(value: Any, name: str, expected: str) -> tuple[Any, Any]:
-    """The pair, whose first element is a tensor; two times None for None."""
-    if value is None:
-        return None, None
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise TypeError(f"{name} is a {type(value).__name__} and no pair; expected {expected}")
-    check_tensor(value[0], f"{name}[0]")
-    return value[0], value[1]
-
-
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-def _cast(tensors: Sequence[Tensor | None], names: Sequence[str], device: torch.device) -> list[Tensor | None]:
-    """The tensors in autocast's dtype. Raises unless they have one dtype, and are on the device. Positions may be fp32 beside
-    halves, and autocast leaves them as they are."""
-    for x, name in zip(tensors, names):
-        if x is not None and x.device != device:
-            raise ValueError(f"{name} is on {x.device}; expected the graph's device, {device}")
-        if x is not None and x.dtype not in _FLOATS:
-            raise TypeError(f"{name} has dtype {x.dtype}; expected a floating-point type of 16, 32 or 64 bits")
-    found = list(autocast_all(device, *tensors))
-    first = next((x, name) for x, name in zip(found, names) if x is not None)
-    for i, (x, name) in enumerate(zip(found, names)):
-        if name.startswith("positions"):
-            x = found[i] = tensors[i]
-            if x is not None and x.dtype == torch.float32 and first[0].dtype in HALF:
-                continue
-        if x is not None and x.dtype != first[0].dtype:
-            raise TypeError(f"{name} has dtype {x.dtype}; expected that of {first[1]}, {first[0].dtype}")
-    return found
 
 
 def edge_network(
@@ -325,48 +213,19 @@ def edge_network(
         )
     """
     g = as_graph(g)
-    check_name(activation, "activation", tuple(ACTIVATIONS))
-    check_name(reduce, "reduce", REDUCES)
-    squared, return_edges = checked_flag(squared, "squared"), checked_flag(return_edges, "return_edges")
-    residual = checked_flag(residual, "residual")
-    negative_slope, eps = check_number(negative_slope, "negative_slope"), check_number(eps, "eps")
-    src_position, dst_position = _pair(positions, "positions", "those of sources and of destinations")
-    if positions is None and distance_weight is not None:
-        raise ValueError("positions is None; expected them with distance_weight")
-    x = Operands(src, dst, edge_feat, edge_weight, factor, edge_factor, src_position, dst_position, distance_weight)
-    width = _checked_operands(g, x)
-    weights, biases, outputs = _checked_layers(layers, width)
-    _check_rows_of(factor, "factor", g, "u", outputs)
-    _check_vector(edge_factor, "edge_factor", g.num_edges)
-    of_norm = _pair(norm, "norm", "its weight and bias")
-    _check_vector(of_norm[0], "the weight of norm", outputs)
-    _check_vector(of_norm[1], "the bias of norm", outputs)
-    if residual and (not return_edges or edge_feat is None or edge_feat.shape[1] != outputs):
-        raise ValueError(f"residual is True; expected return_edges=True and edge_feat with {outputs} columns")
-    if reduce == "none" and not (return_edges and factor is edge_factor is None):
-        raise ValueError("reduce is 'none'; expected return_edges=True, and neither factor nor edge_factor")
-    names = [*_NAMES, *(f"the weight of layers[{i}]" for i in range(len(weights)))]
-    names += [f"the bias of layers[{i}]" for i in range(len(weights))]
-    cast = _cast([*x, *of_norm, *weights, *biases], names, g.device)
-    options = _Given(
-        activation,
-        negative_slope,
-        eps,
-        reduce,
-        residual,
-        return_edges,
-        not squared,
-        tile_edges(g.num_edges, g.device.type != "cuda"),
-    )
-    parts = *g.csc(), *cast[: _OPERANDS + 2], *options, *cast[_OPERANDS + 2 :]
+    given = EdgeInputs(
+        src, dst, layers, edge_feat, edge_weight, positions, distance_weight, squared, activation, negative_slope, norm, eps,
+        factor, edge_factor, reduce, return_edges, residual,
+    )  # fmt: skip
+    options = checked_options(given, tile_edges(g.num_edges, g.device.type != "cuda"))
+    out, edges = _computed(g, checked_tensors(g, given, options), options)
+    return edges if reduce == "none" else (out, edges) if options.return_edges else out  # type: ignore[return-value]
+
+
+def _computed(g: Graph, tensors: list[Any], options: EdgeOptions) -> tuple[Tensor | None, Tensor | None]:
+    """(out, edges). tensors: operands, norm, weights and biases, as cast."""
     if torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling():
-        out, edges = composed(g, *_parts(cast, options), options)
-    elif needs_grad(*cast):
-        out, edges, _ = apply(_EdgeNetwork, *parts)
-    else:
-        out, edges, _ = _EdgeNetwork.forward(*parts)
-    return edges if reduce == "none" else (out, edges) if return_edges else out  # type: ignore[return-value]
-
-
-_NAMES = ("src", "dst", "edge_feat", "edge_weight", "factor", "edge_factor", "positions[0]", "positions[1]", "distance_weight",
-          "the weight of norm", "the bias of norm")  # fmt: skip
+        return composed(g, *_parts(tensors, options), options)
+    parts = *g.csc(), *tensors[:_TENSORS], *options, *tensors[_TENSORS:]
+    out, edges, _ = apply(_EdgeNetwork, *parts) if needs_grad(*tensors) else _EdgeNetwork.forward(*parts)
+    return out, edges
