@@ -1,4 +1,4 @@
-"""The parts of a benchmark: the configuration, and cases with their contestants."""
+"""The parts of a benchmark: the configuration, and cases with their backends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Config:
     layers: tuple[str, ...] = LAYERS[:3]
     models: tuple[str, ...] = MODELS
     hidden: int = 256  # units of a model's hidden layers, per head
-    eager: bool = False  # leaves out contestants made by torch.compile
+    eager: bool = False  # leaves out backends made by torch.compile
     cpu_time: bool = False  # of the process, instead of the time that passes
     idtype: torch.dtype = torch.int32
     threads: int = 2
@@ -114,13 +114,13 @@ def _graph(name: str, order: str, idtype: torch.dtype, device: str) -> BenchGrap
 
 
 @dataclass
-class Contestant:
+class Backend:
     """One implementation in one dtype.
 
     make: does the preparation, which is not timed, and returns the work; may raise Unavailable.
     check: returns the relative error of the work's result against float64; None: not checked here.
     trusted: halfgnn. If its error is larger than rounding, or if it raises an exception, the benchmark stops. Another
-        contestant that raises an exception is left out, and the reason is noted.
+        backend that raises an exception is left out, and the reason is noted.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Contestant:
 
 @dataclass
 class Case:
-    """Contestants that are compared with one another."""
+    """Backends that are compared with one another."""
 
     family: str
     op: str
@@ -150,8 +150,8 @@ class Case:
     graph: BenchGraph
     heads: int
     dim: int
-    contestants: list[Contestant]
-    before: Callable[[], None] | None = None  # runs first: checks that need no result of a contestant
+    backends: list[Backend]
+    before: Callable[[], None] | None = None  # runs first: checks that need no result of a backend
 
     @property
     def title(self) -> str:

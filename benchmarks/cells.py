@@ -111,12 +111,12 @@ class MarksBeside:
             if finding.holds is not None:
                 self._by_case[finding.row.case].append(finding)
 
-    def cell(self, case: tuple, contestants: Sequence[str]) -> str:
-        """The marks of a case on these contestants, for example "bf16 0.15 of 1"; lost marks in bold."""
+    def cell(self, case: tuple, backends: Sequence[str]) -> str:
+        """The marks of a case on these backends, for example "bf16 0.15 of 1"; lost marks in bold."""
         texts = []
         for finding in self._by_case.get(case, ()):
-            contestant, dtype = finding.mark.ours
-            if contestant in contestants:
+            backend, dtype = finding.mark.ours
+            if backend in backends:
                 text = f"{number(finding.ratio)} of {float(f'{finding.mark.at_most:.3g}'):g}"
                 texts.append(f"{dtype} {text if finding.holds else f'**{text}**'}")
         return ", ".join(dict.fromkeys(texts))

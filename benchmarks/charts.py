@@ -1,4 +1,4 @@
-"""The look of the pictures: colours of contestants, and figures with bars."""
+"""The look of the pictures: colours of backends, and figures with bars."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ STYLE = {
     "font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
     "figure.dpi": 120, "svg.hashsalt": "halfgnn", "hatch.linewidth": 0.8, "legend.frameon": False, "legend.fontsize": 8,
 }  # fmt: skip
-# Colours of Okabe and Ito and of Tol's muted set, which colour-blind readers can tell apart. A contestant has the
-# colour of the first key that its name begins with. Contestants of the same cases have different colours.
+# Colours of Okabe and Ito and of Tol's muted set, which colour-blind readers can tell apart. A backend has the
+# colour of the first key that its name begins with. Backends of the same cases have different colours.
 COLOURS = {
     "halfgnn fused": "#56B4E9", "halfgnn unfused": "#7F7F7F", "halfgnn drop-in": "#332288", "halfgnn update_all": "#332288",
     "halfgnn, CUDA graph": "#882255", "halfgnn, ": "#000000", "halfgnn torch.ops": "#F0C000", "halfgnn.ops, DGLGraph": "#009E73",
@@ -25,14 +25,14 @@ COLOURS = {
     "index_add": "#E69F00", "pyg conv": "#882255", "pyg": "#CC79A7", "cudnn": "#44AA99", "turbo": "#999933",
 }  # fmt: skip
 OTHER = "#b0b0b0"
-GREY = "#555555"  # of what is no contestant
+GREY = "#555555"  # of what is no backend
 PANELS = (("bf16", "fp16"), ("fp32",))
-Bars = dict[Entry, float]  # values by contestant and dtype
+Bars = dict[Entry, float]  # values by backend and dtype
 Group = tuple[str, Bars]
 
 
-def colour(contestant: str) -> str:
-    return next((shade for name, shade in COLOURS.items() if contestant.startswith(name)), OTHER)
+def colour(backend: str) -> str:
+    return next((shade for name, shade in COLOURS.items() if backend.startswith(name)), OTHER)
 
 
 def ours_first(kind: Entry) -> tuple:
@@ -51,7 +51,7 @@ def finish(figure: Figure, handles: Sequence, title: str) -> Figure:
 
 
 def _legend(kinds: Iterable[Entry]) -> list[Patch]:
-    """Contestants of one colour share an entry."""
+    """Backends of one colour share an entry."""
     alike: dict[str, list[str]] = {}
     for name in dict.fromkeys(name for name, _ in sorted(kinds, key=ours_first)):
         alike.setdefault(colour(name), []).append(name)

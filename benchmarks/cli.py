@@ -77,7 +77,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--keep-memory",
         action="store_true",
-        help="the C library keeps freed memory, for all contestants (halfgnn.keep_memory)",
+        help="the C library keeps freed memory, for all backends (halfgnn.keep_memory)",
     )
     add("--idtype", choices=IDTYPES, help="dtype of node ids (int32)")
     some(
@@ -87,7 +87,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="threads of the CPU (2; with a GPU all); several: one run after the other",
     )
     lengths = "0.4, GPU: 0.12; train: 20, GPU: 1"
-    add("--budget", type=float, help=f"seconds per contestant of a case ({lengths}); a longer call may get one sample")
+    add("--budget", type=float, help=f"seconds per backend of a case ({lengths}); a longer call may get one sample")
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/<device>.csv")
 
 

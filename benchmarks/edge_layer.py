@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from . import models, verify
 from .baselines import check_messages
-from .case import Case, Config, Contestant, name_of
+from .case import Backend, Case, Config, name_of
 from .graphs import BenchGraph
 from .inputs import normal, with_backward
 from .layer import function_of
@@ -52,7 +52,7 @@ class EdgeLayer:
         width = features if self.width is None else self.width
         return (x, normal((graph.num_edges, width), dtype, 4, graph.device)) if width else (x,)
 
-    def contestants(self, config: Config) -> list[str]:
+    def backends(self, config: Config) -> list[str]:
         names = models.pyg_names(self.is_attention, config.baselines, config.eager) if self.of_pyg else []
         if self.of_dgl and "dgl" in config.baselines and dgl_runs_on(config.device):
             names += [OURS, "dgl"]
@@ -105,19 +105,19 @@ def _function(layer: EdgeLayer, name: str, graph: BenchGraph, heads: int, dim: i
     return function_of(module, graph, name, len(data)), (*data, *models.disturbed(module))
 
 
-def _contestant(layer: EdgeLayer, name: str, graph: BenchGraph, heads: int, dim: int, dtype: torch.dtype) -> Contestant:
+def _backend(layer: EdgeLayer, name: str, graph: BenchGraph, heads: int, dim: int, dtype: torch.dtype) -> Backend:
     def make() -> Callable[[], Any]:
         if name in (PYG, PYG_COMPILED, "dgl"):
             check_messages(_MESSAGES * graph.num_edges * heads * dim * dtype.itemsize // 2, graph.device)
         return with_backward(*_function(layer, name, graph, heads, dim, dtype))
 
-    return Contestant(name, dtype, make, context=functools.partial(models.context_of, name))
+    return Backend(name, dtype, make, context=functools.partial(models.context_of, name))
 
 
 def _check(config: Config, layer: EdgeLayer, heads: int, dim: int, order: str) -> None:
-    """Compares halfgnn's contestants with their host's module, in float64, on a small graph."""
+    """Compares halfgnn's backends with their host's module, in float64, on a small graph."""
     graph = verify.miniature(order, config.idtype, config.device)
-    for name in (name for name in layer.contestants(config) if name.startswith("halfgnn")):
+    for name in (name for name in layer.backends(config) if name.startswith("halfgnn")):
         host = PYG if name in models.ON_EDGE_INDEX else "dgl"
         for dtype in config.torch_dtypes():
             function, inputs = _function(layer, name, graph, heads, dim, dtype)
@@ -130,14 +130,12 @@ def _check(config: Config, layer: EdgeLayer, heads: int, dim: int, order: str) -
 
 def cases(config: Config) -> Iterator[Case]:
     heads = max(config.heads)
-    if not any(layer.contestants(config) for layer in EDGE_LAYERS):
+    if not any(layer.backends(config) for layer in EDGE_LAYERS):
         raise Unavailable("the baselines are neither dgl nor pyg")
     for graph in (config.graph(name, config.orders[0]) for name in config.graphs):
         for layer in EDGE_LAYERS:
-            names = layer.contestants(config)
+            names = layer.backends(config)
             for dim in [feat // heads for feat in config.dims] if names else []:
-                found = [
-                    _contestant(layer, n, graph, heads, dim, dtype) for dtype in config.torch_dtypes() for n in names
-                ]
+                found = [_backend(layer, n, graph, heads, dim, dtype) for dtype in config.torch_dtypes() for n in names]
                 before = functools.partial(_check, config, layer, heads, dim, graph.order)
                 yield Case("edge_layer", layer.name, "forward+backward", graph, heads, dim, found, before)

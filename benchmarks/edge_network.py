@@ -19,7 +19,7 @@ from halfgnn.nn import EdgeNetwork
 
 from . import verify
 from .baselines import check_messages
-from .case import Case, Config, Contestant, name_of
+from .case import Backend, Case, Config, name_of
 from .graphs import BenchGraph
 from .inputs import normal
 
@@ -71,13 +71,13 @@ def _step(name: str, graph: BenchGraph, feat: int, dtype: torch.dtype) -> Callab
     return work
 
 
-def _contestant(name: str, graph: BenchGraph, feat: int, dtype: torch.dtype) -> Contestant:
+def _backend(name: str, graph: BenchGraph, feat: int, dtype: torch.dtype) -> Backend:
     def make() -> Callable[[], Any]:
         if name != OURS:
             check_messages(_MESSAGES * graph.num_edges * feat * dtype.itemsize // 2, graph.device)
         return _step(name, graph, feat, dtype)
 
-    return Contestant(name, dtype, make)
+    return Backend(name, dtype, make)
 
 
 def _check(config: Config, feat: int, order: str) -> None:
@@ -97,6 +97,6 @@ def cases(config: Config) -> Iterator[Case]:
     names = [OURS, PLAIN, CHECKPOINT, *([] if config.eager else [COMPILED])]
     for graph in (config.graph(name, config.orders[0]) for name in config.graphs):
         for feat in config.dims:
-            found = [_contestant(name, graph, feat, dtype) for dtype in config.torch_dtypes() for name in names]
+            found = [_backend(name, graph, feat, dtype) for dtype in config.torch_dtypes() for name in names]
             before = lambda feat=feat, order=graph.order: _check(config, feat, order)  # noqa: E731
             yield Case("edge_network", OP, "forward+backward", graph, 1, feat, found, before)

@@ -1,6 +1,6 @@
 """The pure gather: a kernel that reads the feature rows of all edges, as an SpMM or a dot must, and does nothing else.
 
-On a GPU it is a contestant in the cases of the operators. A gather can be faster in tiles of columns that fit in the L2
+On a GPU it is a backend in the cases of the operators. A gather can be faster in tiles of columns that fit in the L2
 cache than in whole rows. So a few tiles are tried, and the fastest is used.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .case import Case, Contestant
+from .case import Backend, Case
 from .graphs import BenchGraph
 from .inputs import normal
 from .optional import Unavailable
@@ -42,16 +42,14 @@ def _fastest_tile(indices: Tensor, feat: Tensor) -> int:
     return min(seconds, key=lambda tile: seconds[tile])
 
 
-def contestant(
-    graph: BenchGraph, feat: int, dtype: torch.dtype, by_src: bool = False, rows: int | None = None
-) -> Contestant:
+def backend(graph: BenchGraph, feat: int, dtype: torch.dtype, by_src: bool = False, rows: int | None = None) -> Backend:
     """Gathers a row of `feat` elements for every edge: that of its source or, with by_src, of its destination.
 
     rows: gather only this many rows, with ids modulo `rows`, so that they fit into a cache.
     """
     row_bytes = feat * dtype.itemsize
     name = LIMIT if rows is None else RESIDENT
-    made = Contestant(name, dtype, lambda: None, bytes_moved=graph.num_edges * (row_bytes + graph.src.element_size()))
+    made = Backend(name, dtype, lambda: None, bytes_moved=graph.num_edges * (row_bytes + graph.src.element_size()))
 
     def make():
         if graph.device != "cuda":
@@ -72,9 +70,9 @@ def contestant(
 
 
 def add_to(case: Case, by_src: bool = False, rows_per_edge: int = 1) -> None:
-    """On a GPU adds the pure gather to the case, in every dtype of its contestants. Several rows per edge are gathered
+    """On a GPU adds the pure gather to the case, in every dtype of its backends. Several rows per edge are gathered
     as one row of their total length."""
     if case.graph.device == "cuda":
         feat = rows_per_edge * case.heads * case.dim
-        dtypes = dict.fromkeys(c.dtype for c in case.contestants)
-        case.contestants += [contestant(case.graph, feat, dtype, by_src) for dtype in dtypes]
+        dtypes = dict.fromkeys(c.dtype for c in case.backends)
+        case.backends += [backend(case.graph, feat, dtype, by_src) for dtype in dtypes]

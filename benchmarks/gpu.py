@@ -110,7 +110,7 @@ def _left_out(steps: Sequence[Step], measured: Sequence[rows.Row]) -> list[str]:
         absent = [f for f in families if (f, step.graph) not in there and (step.graph or f not in somewhere)]
         lines += [f"not measured on {step.graph or 'its own graphs'}: {', '.join(absent)}"] if absent else []
     short = Counter(
-        f"{row.graph}, {row.family}: {row.note}" for row in measured if row.contestant == "halfgnn" and row.ms is None
+        f"{row.graph}, {row.family}: {row.note}" for row in measured if row.backend == "halfgnn" and row.ms is None
     )
     return [*dict.fromkeys(lines), *(f"{count} x {what}" for what, count in short.items())]
 

@@ -230,7 +230,7 @@ class BenchGraph:
             sort=self.order == "sorted",
         )
         graph = made[0] if isinstance(made, tuple) else made
-        graph.csr()  # so that no contestant is timed with the conversion
+        graph.csr()  # so that no backend is timed with the conversion
         return graph
 
     @cached_property

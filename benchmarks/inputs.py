@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 _CHUNK = 1 << 26  # numbers that exist in fp32 beside those in the dtype that is asked for
-_drawn: dict[tuple[Any, ...], Tensor] = {}  # what the contestants of a case share
+_drawn: dict[tuple[Any, ...], Tensor] = {}  # what the backends of a case share
 _only_shapes = False
 
 

@@ -1,11 +1,11 @@
 """A training step of one layer: unmodified modules of dgl.nn and torch_geometric.nn, as they are and under the drop-ins.
 
-The contestants of DGL are the same module class with the same parameters on the same DGL graph. Two run inside
+The backends of DGL are the same module class with the same parameters on the same DGL graph. Two run inside
 ``halfgnn.dgl.accelerate()``, one of them with ``fuse=True``, which makes attention one fused operator. Those of
 torch_geometric, beside them with the baseline ``pyg``, are named in models.py. Features, parameters and gradients have the
 dtype of the row.
 
-PyTorch makes the matrix products of a step for every contestant. In half precision they are slow on a CPU without
+PyTorch makes the matrix products of a step for every backend. In half precision they are slow on a CPU without
 instructions for them. So ``GATConv without fc`` is timed too: the same module with the identity in place of its
 projection.
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 from . import models, verify
 from .baselines import check_messages
 from .baselines.dgl import check_dgl
-from .case import Case, Config, Contestant
+from .case import Backend, Case, Config
 from .graphs import BenchGraph
 from .inputs import normal, with_backward
 from .models import DROP_IN, FUSED, LAYERS, Layer
@@ -50,7 +50,7 @@ def function_of(
     return models.compiled(function) if name == models.PYG_COMPILED else function
 
 
-def _contestant(layer: Layer, graph: BenchGraph, heads: int, dim: int, name: str, dtype: torch.dtype) -> Contestant:
+def _backend(layer: Layer, graph: BenchGraph, heads: int, dim: int, name: str, dtype: torch.dtype) -> Backend:
     def make() -> Callable[[], Any]:
         if name == "dgl":
             check_dgl(graph, dtype)
@@ -60,7 +60,7 @@ def _contestant(layer: Layer, graph: BenchGraph, heads: int, dim: int, name: str
         x = normal((graph.num_nodes, heads * dim), dtype, 1, graph.device)
         return with_backward(function_of(module, graph, name), (x, *(p.detach() for p in module.parameters())))
 
-    return Contestant(name, dtype, make, context=functools.partial(models.context_of, name))
+    return Backend(name, dtype, make, context=functools.partial(models.context_of, name))
 
 
 def _check(config: Config, layer: Layer, heads: int, dim: int, order: str) -> None:
@@ -86,10 +86,8 @@ def cases(config: Config) -> Iterator[Case]:
             if layer.in_pyg:
                 names += models.pyg_names(layer.has_heads, config.baselines, config.eager)
             for dim in [feat // heads for feat in config.dims]:
-                contestants = [
-                    _contestant(layer, graph, heads, dim, name, dtype)
-                    for dtype in config.torch_dtypes()
-                    for name in names
+                backends = [
+                    _backend(layer, graph, heads, dim, name, dtype) for dtype in config.torch_dtypes() for name in names
                 ]
                 before = functools.partial(_check, config, layer, heads, dim, graph.order)
-                yield Case("layer", layer.name, "forward+backward", graph, heads, dim, contestants, before)
+                yield Case("layer", layer.name, "forward+backward", graph, heads, dim, backends, before)

@@ -13,7 +13,7 @@
 * ``gather limit``, on a GPU: a kernel that reads the same rows and does nothing else (see gather.py).
 * ``gather limit, resident``, on a GPU: the same with few rows, as above.
 
-GB/s counts one index and one feature row per edge, for all contestants.
+GB/s counts one index and one feature row per edge, for all backends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 from halfgnn import Graph, ops
 
 from . import gather, sweep
-from .case import Case, Config, Contestant
+from .case import Backend, Case, Config
 from .operators import Problem
 
 RESIDENT_BYTES = {"cpu": 256 << 10, "cuda": 16 << 20}
@@ -56,7 +56,7 @@ def _gather(problem: Problem, name: str) -> Callable[[], Any]:
     return lambda: ops.copy_u_sum(resident, few)
 
 
-def _copy(problem: Problem, name: str) -> Contestant:
+def _copy(problem: Problem, name: str) -> Backend:
     """Copies about as many bytes as the gather reads: a whole number of buffers."""
     graph, itemsize = problem.graph, problem.dtype.itemsize
     buffer = graph.num_nodes * problem.dim * itemsize
@@ -74,18 +74,18 @@ def _copy(problem: Problem, name: str) -> Contestant:
 
         return work
 
-    return Contestant(name, problem.dtype, make, bytes_moved=times * (buffer // itemsize) * itemsize)
+    return Backend(name, problem.dtype, make, bytes_moved=times * (buffer // itemsize) * itemsize)
 
 
-def _contestants(config: Config, problem: Problem) -> Iterator[Contestant]:
+def _backends(config: Config, problem: Problem) -> Iterator[Backend]:
     for name in GATHERS:
         check = functools.partial(sweep.check, problem) if name == "halfgnn" else None
         make = functools.partial(_gather, problem, name)
-        yield Contestant(name, problem.dtype, make, check, bytes_moved=problem.moved_bytes)
+        yield Backend(name, problem.dtype, make, check, bytes_moved=problem.moved_bytes)
     yield from sweep.rivals(config, problem, others=False)
     yield from (_copy(problem, name) for name in COPIES)
     if config.on_gpu:
-        yield gather.contestant(problem.graph, problem.dim, problem.dtype, rows=_resident_rows(problem))
+        yield gather.backend(problem.graph, problem.dim, problem.dtype, rows=_resident_rows(problem))
 
 
 def cases(config: Config) -> Iterator[Case]:
@@ -93,7 +93,7 @@ def cases(config: Config) -> Iterator[Case]:
         graph = config.graph(name, config.orders[0])
         for dim in config.dims:
             problems = [Problem("copy_u_sum", "forward", graph, 1, dim, dtype) for dtype in config.torch_dtypes(dim)]
-            contestants = [contestant for problem in problems for contestant in _contestants(config, problem)]
-            case = Case("limits", "copy_u_sum", "forward", graph, 1, dim, contestants)
+            backends = [backend for problem in problems for backend in _backends(config, problem)]
+            case = Case("limits", "copy_u_sum", "forward", graph, 1, dim, backends)
             gather.add_to(case)
             yield case

@@ -31,7 +31,7 @@ Cases = dict[tuple, Measured]
 class Mark:
     """ratio(case, all cases) <= at_most, in every case that it covers.
 
-    ours: the contestant and dtype that it is about. ratio: None if a side was not measured.
+    ours: the backend and dtype that it is about. ratio: None if a side was not measured.
     """
 
     text: str
@@ -142,7 +142,7 @@ EDGE_FAMILIES = ("messages", "several", "edge_layer", "edge_network")
 
 
 def _beside(text: str, ours: Entry, op: str, direction: str, at_most: float, changed: dict[str, str]) -> Mark:
-    """At most `at_most` times the time of the same contestant in the case with the fields `changed`."""
+    """At most `at_most` times the time of the same backend in the case with the fields `changed`."""
 
     def covers(row: Row) -> bool:
         return row.family in EDGE_FAMILIES and row.device == "cpu" and (row.op, row.direction) == (op, direction)

@@ -27,14 +27,14 @@ __all__ = [
 
 
 def needed_bytes(case: Case) -> int:
-    """The memory that an operator's case takes beside its graph, from shapes alone. All contestants are prepared before the
-    first is timed; in a backward each has leaves and a result of its own. Contestants that keep rows of features per edge are not
+    """The memory that an operator's case takes beside its graph, from shapes alone. All backends are prepared before the
+    first is timed; in a backward each has leaves and a result of its own. Backends that keep rows of features per edge are not
     counted: they are prepared last, and take part if they leave room."""
     shared: dict[torch.dtype, int] = {}
     resident = working = 0
-    for contestant in case.contestants:
-        problem = contestant.problem
-        if problem is None or contestant.messages:
+    for backend in case.backends:
+        problem = backend.problem
+        if problem is None or backend.messages:
             continue
         operands, result = problem.operand_bytes, problem.result_bytes
         shared[problem.dtype] = operands + (0 if problem.is_forward else result)
@@ -49,7 +49,7 @@ def is_lacking(error: BaseException) -> bool:
 
 
 def release() -> None:
-    """Gives what PyTorch's allocator keeps of a GPU's memory to the next contestant."""
+    """Gives what PyTorch's allocator keeps of a GPU's memory to the next backend."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

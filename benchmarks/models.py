@@ -1,6 +1,6 @@
 """Layers and models: those of dgl.nn, halfgnn.nn and torch_geometric.nn, and the same by halfgnn.reference.
 
-Contestants: ``halfgnn`` is halfgnn.nn on a Graph, ``halfgnn drop-in`` is dgl.nn inside ``halfgnn.dgl.accelerate()``,
+Backends: ``halfgnn`` is halfgnn.nn on a Graph, ``halfgnn drop-in`` is dgl.nn inside ``halfgnn.dgl.accelerate()``,
 ``halfgnn fused`` the same with ``fuse=True``, ``dgl`` is dgl.nn as it is. ``pyg`` is torch_geometric.nn, ``pyg compiled`` the same
 under torch.compile; ``halfgnn.pyg`` is halfgnn.pyg, ``halfgnn.pyg drop-in`` torch_geometric.nn inside
 ``halfgnn.pyg.accelerate(fuse=False)``, ``halfgnn.pyg fused`` the same with ``fuse=True``.
@@ -170,24 +170,24 @@ class PygLayer(nn.Module):
         return out.view(x.shape[0], self.heads, -1) if self.heads else out
 
 
-def modules_of(contestant: str) -> Any:
-    """The package that has the contestant's modules."""
-    if contestant == OURS:
+def modules_of(backend: str) -> Any:
+    """The package that has the backend's modules."""
+    if backend == OURS:
         return halfgnn.nn
-    if contestant == PYG_OURS:
+    if backend == PYG_OURS:
         return importlib.import_module("halfgnn.pyg")
-    return import_pyg().nn if contestant in ON_EDGE_INDEX else import_dgl().nn.pytorch
+    return import_pyg().nn if backend in ON_EDGE_INDEX else import_dgl().nn.pytorch
 
 
-def topology_of(graph: Any, contestant: str) -> Any:
-    """What the contestant's modules take for the graph."""
-    if contestant == OURS:
+def topology_of(graph: Any, backend: str) -> Any:
+    """What the backend's modules take for the graph."""
+    if backend == OURS:
         return graph.halfgnn
-    return graph.edge_index if contestant in ON_EDGE_INDEX else graph.dgl
+    return graph.edge_index if backend in ON_EDGE_INDEX else graph.dgl
 
 
-def _pyg_library(contestant: str) -> Any:
-    pyg = modules_of(contestant)
+def _pyg_library(backend: str) -> Any:
+    pyg = modules_of(backend)
     return SimpleNamespace(
         any_graph={},
         GATConv=lambda a, b, heads: PygLayer(pyg.GATConv(a, b, heads, add_self_loops=False), heads),
@@ -196,29 +196,29 @@ def _pyg_library(contestant: str) -> Any:
     )
 
 
-def library_of(contestant: str, device: str) -> Any:
-    """The layers of a contestant, with the names and arguments of dgl.nn. Raises Unavailable if it has none here.
+def library_of(backend: str, device: str) -> Any:
+    """The layers of a backend, with the names and arguments of dgl.nn. Raises Unavailable if it has none here.
 
     any_graph: arguments that allow nodes without in-edges.
     """
-    if contestant in ON_EDGE_INDEX:
-        return _pyg_library(contestant)
-    if contestant != OURS and not dgl_runs_on(device):
+    if backend in ON_EDGE_INDEX:
+        return _pyg_library(backend)
+    if backend != OURS and not dgl_runs_on(device):
         raise Unavailable(f"this DGL has no {device}")
-    layers = {name: getattr(modules_of(contestant), name) for name in ("GATConv", "GraphConv", "SAGEConv")}
+    layers = {name: getattr(modules_of(backend), name) for name in ("GATConv", "GraphConv", "SAGEConv")}
     return SimpleNamespace(any_graph={"allow_zero_in_degree": True}, **layers)
 
 
-def context_of(contestant: str) -> contextlib.AbstractContextManager:
-    if contestant in (DROP_IN, FUSED):
-        return halfgnn.dgl.accelerate(fuse=contestant == FUSED)
-    if contestant in (PYG_DROP_IN, PYG_FUSED):
-        return importlib.import_module("halfgnn.pyg").accelerate(fuse=contestant == PYG_FUSED)
+def context_of(backend: str) -> contextlib.AbstractContextManager:
+    if backend in (DROP_IN, FUSED):
+        return halfgnn.dgl.accelerate(fuse=backend == FUSED)
+    if backend in (PYG_DROP_IN, PYG_FUSED):
+        return importlib.import_module("halfgnn.pyg").accelerate(fuse=backend == PYG_FUSED)
     return contextlib.nullcontext()
 
 
 def pyg_names(has_heads: bool, baselines: Sequence[str], is_eager: bool) -> list[str]:
-    """The contestants on edge_index, if torch_geometric is among the baselines."""
+    """The backends on edge_index, if torch_geometric is among the baselines."""
     if "pyg" not in baselines:
         return []
     compiled = [PYG_COMPILED] if "torch.compile" in baselines and not is_eager else []
@@ -226,7 +226,7 @@ def pyg_names(has_heads: bool, baselines: Sequence[str], is_eager: bool) -> list
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """By torch.compile, which would stop compiling after a few contestants."""
+    """By torch.compile, which would stop compiling after a few backends."""
     for name in ("recompile_limit", "cache_size_limit"):  # of newer and older versions of torch
         if hasattr(torch._dynamo.config, name):
             setattr(torch._dynamo.config, name, 256)
@@ -234,13 +234,13 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check(
-    contestant: str, function: Callable[..., Tensor], formula: Callable[..., Tensor], inputs: Sequence[Tensor],
+    backend: str, function: Callable[..., Tensor], formula: Callable[..., Tensor], inputs: Sequence[Tensor],
     what: str, units: float = 1,
 ) -> None:  # fmt: skip
     """Compares results and gradients of `function` with the formula in float64: see verify.check_like_formula."""
 
     def ours(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        with context_of(contestant):
+        with context_of(backend):
             return with_backward(function, tensors)()
 
     verify.check_like_formula(ours, lambda tensors: with_backward(formula, tensors)(), tuple(inputs), what, units)

@@ -12,7 +12,7 @@ import torch
 
 
 class Unavailable(Exception):
-    """A contestant cannot take part; the message says why, and becomes the note of its row."""
+    """A backend cannot take part; the message says why, and becomes the note of its row."""
 
 
 def first_line(error: BaseException) -> str:

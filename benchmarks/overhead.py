@@ -26,7 +26,7 @@ from halfgnn import ops
 from . import graphs, models, sweep, train, verify
 from .baselines.composed import gather_scatter
 from .baselines.dgl import check_dgl
-from .case import Case, Config, Contestant, name_of
+from .case import Backend, Case, Config, name_of
 from .graphs import BenchGraph
 from .inputs import directed
 from .operators import Problem
@@ -131,7 +131,7 @@ WAYS = (
 )
 
 
-def _sum_contestant(problem: Problem, way: _Way) -> Contestant:
+def _sum_backend(problem: Problem, way: _Way) -> Backend:
     def make() -> Callable:
         if way.option == "dgl":
             check_dgl(problem.graph, problem.dtype)
@@ -144,14 +144,14 @@ def _sum_contestant(problem: Problem, way: _Way) -> Contestant:
         result = out if problem.is_forward else out[0]
         return sweep.error_of(problem, result) if way.option else sweep.check(problem, result, way.name)
 
-    return Contestant(way.name, problem.dtype, make, check, way.context)
+    return Backend(way.name, problem.dtype, make, check, way.context)
 
 
 # ---- training steps --------------------------------------------------------------------------------------------------
 
 
-def _step_contestant(graph: BenchGraph, name: str, dtype: torch.dtype) -> Contestant:
-    """name: one of models.py's contestants, COMPILED or CAPTURED."""
+def _step_backend(graph: BenchGraph, name: str, dtype: torch.dtype) -> Backend:
+    """name: one of models.py's backends, COMPILED or CAPTURED."""
     base = models.OURS if name in (COMPILED, CAPTURED) else name
     ran: list[Tensor] = []  # losses
 
@@ -183,7 +183,7 @@ def _step_contestant(graph: BenchGraph, name: str, dtype: torch.dtype) -> Contes
         return error
 
     checked = check if name in (COMPILED, CAPTURED) else None
-    return Contestant(name, dtype, make, checked, functools.partial(models.context_of, base))
+    return Backend(name, dtype, make, checked, functools.partial(models.context_of, base))
 
 
 # ---- cases -----------------------------------------------------------------------------------------------------------
@@ -198,9 +198,9 @@ def _sum_cases(config: Config, graph: BenchGraph, dtypes: list[torch.dtype]) -> 
     for direction in dict.fromkeys(d if d == "forward" else "forward+backward" for d in config.directions):
         problems = [Problem("u_mul_e_sum", direction, graph, 1, FEATURES, dtype) for dtype in dtypes]
         ways = [way for way in WAYS if way.takes_part(config, direction)]
-        contestants = [_sum_contestant(problem, way) for problem in problems for way in ways]
+        backends = [_sum_backend(problem, way) for problem in problems for way in ways]
         # Reset first: earlier compilations count towards the limit of versions per function.
-        yield Case("overhead", "u_mul_e_sum", direction, graph, 1, FEATURES, contestants, torch.compiler.reset)
+        yield Case("overhead", "u_mul_e_sum", direction, graph, 1, FEATURES, backends, torch.compiler.reset)
 
 
 def _step_case(config: Config, graph: BenchGraph, dtypes: list[torch.dtype]) -> Case:
@@ -211,8 +211,8 @@ def _step_case(config: Config, graph: BenchGraph, dtypes: list[torch.dtype]) -> 
         torch.compiler.reset()
         train.check_all(config, MODEL, HEADS, names)
 
-    contestants = [_step_contestant(graph, name, dtype) for dtype in dtypes for name in (*names, *more)]
-    return Case("overhead", MODEL.name, "step", graph, HEADS, HIDDEN, contestants, before)
+    backends = [_step_backend(graph, name, dtype) for dtype in dtypes for name in (*names, *more)]
+    return Case("overhead", MODEL.name, "step", graph, HEADS, HIDDEN, backends, before)
 
 
 def cases(config: Config) -> Iterator[Case]:

@@ -1,6 +1,6 @@
 """Pictures of rows, as SVG: ``python -m benchmarks plot --rows benchmarks/results/cpu.csv --into docs/images``.
 
-* operators, attention, modules: one picture each per graph. Bars show how many times faster a contestant is than the
+* operators, attention, modules: one picture each per graph. Bars show how many times faster a backend is than the
   reference in the same precision. On a CPU the reference is the fastest rival of the case, and the bars are halfgnn's
   and DGL's. On a GPU it is DGL, or the pure gather if there is no DGL.
 * roofline: operators over their arithmetic intensity. The roofs are rows too (see limits.py): the speed at which this
@@ -36,7 +36,7 @@ MARKERS = {"copy_u_sum": "o", "copy_u_max": "s", "u_mul_e_sum": "^", "u_dot_v": 
 ROOFS = ("copy, cached", "copy, memory", "halfgnn, in sequence", LIMIT)
 BARS = {"operators": ("spmm", "sddmm", "softmax"), "attention": ("attention",), "modules": ("layer",)}
 RIVAL = "fastest rival"
-DRAWN = ("halfgnn", "dgl", "embedding_bag", "torch.sparse")  # contestants of the roofline
+DRAWN = ("halfgnn", "dgl", "embedding_bag", "torch.sparse")  # backends of the roofline
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _file_name(text: str) -> str:
 def _reference_name(rows: Sequence[Row]) -> str:
     if rows and rows[0].device == "cpu":
         return RIVAL
-    return "dgl" if any(row.contestant == "dgl" for row in rows) else LIMIT
+    return "dgl" if any(row.backend == "dgl" for row in rows) else LIMIT
 
 
 def _operator_rows(rows: Sequence[Row], families: Sequence[str]) -> list[Row]:
@@ -97,7 +97,7 @@ def _factors(case: Measured, reference: str) -> charts.Bars:
     for name, dtype in sorted(case, key=charts.ours_first):
         against = case.fastest(dtype) if reference == RIVAL else case.row([reference], dtype)
         shown = reference != RIVAL or name.startswith("halfgnn") or name == "dgl"
-        if against and shown and name not in (against.contestant, *YARDSTICKS):
+        if against and shown and name not in (against.backend, *YARDSTICKS):
             found[name, dtype] = (against.ms or 0.0) / (case[name, dtype].ms or 1.0)
     return found
 
@@ -129,15 +129,15 @@ def _roof_rows(rows: Sequence[Row]) -> list[Row]:
     operators = [
         row
         for row in _operator_rows(rows, BARS["operators"])
-        if row.op in MARKERS and row.direction == "forward" and row.gb_per_s and row.contestant in DRAWN
+        if row.op in MARKERS and row.direction == "forward" and row.gb_per_s and row.backend in DRAWN
     ]
-    roofs = [row for row in rows if _is_roof(row) and row.contestant in ROOFS and row.gb_per_s]
+    roofs = [row for row in rows if _is_roof(row) and row.backend in ROOFS and row.gb_per_s]
     return operators + roofs if operators and roofs else []
 
 
 def _draw_roofs(axes, roofs: Sequence[Row], span: tuple[float, float]) -> None:
     for name, style in zip(ROOFS, ("-", "--", ":", "-.")):
-        speed = max((row.gb_per_s or 0.0 for row in roofs if row.contestant == name), default=0.0)
+        speed = max((row.gb_per_s or 0.0 for row in roofs if row.backend == name), default=0.0)
         if speed:
             label = f"{name}: {speed:.3g} GB/s"
             axes.plot(span, [speed * x for x in span], style, color=GREY, linewidth=1, label=label)
@@ -147,7 +147,7 @@ def _draw_point(axes, row: Row) -> None:
     """Multiplications and additions, or comparisons, per second and per byte."""
     flops = (1 if row.op.startswith("copy_u") else 2) * row.num_edges * row.heads * row.dim
     ms, gb_per_s = row.ms or 1.0, row.gb_per_s or 1.0
-    axes.plot(flops / (gb_per_s * 1e6 * ms), flops / ms / 1e6, MARKERS[row.op], color=charts.colour(row.contestant),
+    axes.plot(flops / (gb_per_s * 1e6 * ms), flops / ms / 1e6, MARKERS[row.op], color=charts.colour(row.backend),
               markersize=6, fillstyle="none" if row.dtype == "fp32" else "full", alpha=0.85)  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def _draw_roofline(rows: list[Row]) -> Figure:
         charts.grid(axes)
         axes.set_ylim(top=axes.get_ylim()[1] * 5)
         axes.legend(loc="upper left", title="at the speed of", title_fontsize=8, alignment="left")
-    names = dict.fromkeys(row.contestant for row in rows if not _is_roof(row))
+    names = dict.fromkeys(row.backend for row in rows if not _is_roof(row))
     looks = [dict(marker="o", color=charts.colour(name), label=name) for name in names]
     looks += [dict(marker=marker, color=GREY, label=op) for op, marker in MARKERS.items()]
     looks += [dict(marker="o", color=GREY, fillstyle="none", label="hollow: fp32")]
@@ -199,8 +199,8 @@ def _draw_overhead(rows: list[Row]) -> Figure:
     drawn = {}
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds):
         chosen = [row for row in rows if (row.op, row.direction, row.dtype) == kind]
-        for name in dict.fromkeys(row.contestant for row in chosen):
-            line = sorted((row.num_edges, (row.ms or 0.0) * 1e3) for row in chosen if row.contestant == name)
+        for name in dict.fromkeys(row.backend for row in chosen):
+            line = sorted((row.num_edges, (row.ms or 0.0) * 1e3) for row in chosen if row.backend == name)
             drawn[name] = axes.plot(*zip(*line), marker="o", markersize=3.5, color=charts.colour(name), label=name)[0]
         axes.set(xscale="log", yscale="log", xlabel="edges", ylabel="microseconds", title=", ".join(kind))
         charts.grid(axes)

@@ -28,11 +28,11 @@ def run_case(case: Case, device: str) -> None:
     """One call of halfgnn, after one that a profiler does not see."""
     inputs.forget(0)
     memory.release()
-    for contestant in case.contestants:
-        if contestant.name != "halfgnn":
+    for backend in case.backends:
+        if backend.name != "halfgnn":
             continue
-        call = contestant.make()
-        with contestant.context():
+        call = backend.make()
+        with backend.context():
             call()
             with _profiled(device):
                 call()

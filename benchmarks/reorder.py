@@ -9,7 +9,7 @@
 * ``Cuthill-McKee``: the time of scipy's function, without new adjacencies.
 
 Results are compared with float64 under the ids that they are made with, for features in the same order. The note of a
-row is halfgnn.locality under its ids. Contestants take turns, so ratios of their times hold on a busy machine too.
+row is halfgnn.locality under its ids. Backends take turns, so ratios of their times hold on a busy machine too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import halfgnn
 from halfgnn import Graph, ops
 
 from . import sweep
-from .case import Case, Config, Contestant
+from .case import Backend, Case, Config
 from .graphs import BenchGraph
 from .operators import Problem
 from .optional import Unavailable
@@ -66,7 +66,7 @@ ORDERS: dict[str, Callable[[BenchGraph], Tensor]] = {
     "halfgnn, Cuthill-McKee": _cuthill_mckee,
 }
 
-# ---- contestants -----------------------------------------------------------------------------------------------------
+# ---- backends -----------------------------------------------------------------------------------------------------
 
 
 def renumbered(graph: BenchGraph, node_ids: Tensor) -> Graph:
@@ -79,12 +79,12 @@ def renumbered(graph: BenchGraph, node_ids: Tensor) -> Graph:
 
 @functools.lru_cache(maxsize=1)
 def _features(problem: Problem) -> Tensor:
-    """One matrix for all contestants: copies of it would lie on other pages, which alone makes a difference of a tenth
+    """One matrix for all backends: copies of it would lie on other pages, which alone makes a difference of a tenth
     and more. Time does not depend on values."""
     return problem.features()
 
 
-def _contestant(problem: Problem, name: str) -> Contestant:
+def _backend(problem: Problem, name: str) -> Backend:
     graph = problem.graph
 
     def make() -> Callable[[], Any]:
@@ -101,25 +101,25 @@ def _contestant(problem: Problem, name: str) -> Contestant:
         made.note = f"locality {halfgnn.locality(other):.4f}"
         return lambda: ops.copy_u_sum(other, x)
 
-    made = Contestant(name, problem.dtype, make, bytes_moved=problem.moved_bytes)
+    made = Backend(name, problem.dtype, make, bytes_moved=problem.moved_bytes)
     return made
 
 
-def _contestants(config: Config, graph: BenchGraph, dim: int) -> Iterator[Contestant]:
+def _backends(config: Config, graph: BenchGraph, dim: int) -> Iterator[Backend]:
     for dtype in config.torch_dtypes(dim):
         problem = Problem("copy_u_sum", "forward", graph, 1, dim, dtype)
-        yield _contestant(problem, "halfgnn")
+        yield _backend(problem, "halfgnn")
         for name in ORDERS:
             if name != "halfgnn, planted" or graph.communities is not None:
-                yield _contestant(problem, name)
+                yield _backend(problem, name)
     first = config.torch_dtypes(dim)[0]
-    yield Contestant("reorder", first, lambda: functools.partial(halfgnn.reorder, graph.halfgnn, least_gain=-1))
-    yield Contestant("Cuthill-McKee", first, lambda: functools.partial(_cuthill_mckee, graph))
+    yield Backend("reorder", first, lambda: functools.partial(halfgnn.reorder, graph.halfgnn, least_gain=-1))
+    yield Backend("Cuthill-McKee", first, lambda: functools.partial(_cuthill_mckee, graph))
 
 
 def cases(config: Config) -> Iterator[Case]:
     for name in config.graphs:
         graph = config.graph(name, config.orders[0])
         for dim in config.dims:
-            contestants = list(_contestants(config, graph, dim))
-            yield Case("reorder", "copy_u_sum", "forward", graph, 1, dim, contestants)
+            backends = list(_backends(config, graph, dim))
+            yield Case("reorder", "copy_u_sum", "forward", graph, 1, dim, backends)

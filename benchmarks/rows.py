@@ -1,4 +1,4 @@
-"""Rows of results, one per contestant and case, with their source. They are kept as CSV."""
+"""Rows of results, one per backend and case, with their source. They are kept as CSV."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from . import records
 
 WRONG = 0.1  # a relative error beyond rounding in any dtype
 RESULTS = Path(__file__).parent / "results"
-Entry = tuple[str, str]  # contestant, dtype
+Entry = tuple[str, str]  # backend, dtype
 FASTEST_COPY = "fastest copy_u_sum"  # of the competitors, in cases of other operators: see baselines/fastest.py
 INDEXED_COPY = "indexed copy"
-# Contestants that do not compute the operator of their case: they are no rivals.
+# Backends that do not compute the operator of their case: they are no rivals.
 YARDSTICKS = (FASTEST_COPY, INDEXED_COPY, "dgl copy_u_sum", "gather limit", "gather limit, resident")
 # Of /proc/cpuinfo: what kernels may depend on.
 VECTOR_FLAGS = (
@@ -40,7 +40,7 @@ class Row:
     family: str
     op: str
     direction: str  # forward, backward, forward+backward, or step (of training)
-    contestant: str
+    backend: str
     dtype: str
     graph: str
     num_nodes: int
@@ -104,7 +104,7 @@ def append(path: Path, rows: Sequence[Row]) -> None:
 def latest(rows: Sequence[Row]) -> list[Row]:
     """The rows of the last run of each case, in file order.
 
-    A case is never combined from several runs, because its contestants are comparable only within one run.
+    A case is never combined from several runs, because its backends are comparable only within one run.
     """
     last: dict[tuple, str] = {}
     for row in rows:
@@ -113,14 +113,14 @@ def latest(rows: Sequence[Row]) -> list[Row]:
 
 
 class Measured(dict[Entry, Row]):
-    """The rows of a case from one run, by contestant and dtype."""
+    """The rows of a case from one run, by backend and dtype."""
 
     @property
     def first(self) -> Row:
         return next(iter(self.values()))
 
     def row(self, names: Sequence[str], dtype: str) -> Row | None:
-        """The row of the first of these contestants that was timed."""
+        """The row of the first of these backends that was timed."""
         found = (self.get((name, dtype)) for name in names)
         return next((row for row in found if row is not None and row.ms is not None), None)
 
@@ -129,25 +129,25 @@ class Measured(dict[Entry, Row]):
         return None if row is None else row.ms
 
     def fastest(self, dtype: str, names: Sequence[str] | None = None) -> Row | None:
-        """The fastest right result of these contestants, by default of all that are not halfgnn's."""
+        """The fastest right result of these backends, by default of all that are not halfgnn's."""
         found = [
             row
             for (name, kind), row in self.items()
             if kind == dtype and row.ms is not None and not row.is_wrong and (names is None or name in names)
         ]
         if names is None:
-            found = [r for r in found if not r.contestant.startswith("halfgnn") and r.contestant not in YARDSTICKS]
+            found = [r for r in found if not r.backend.startswith("halfgnn") and r.backend not in YARDSTICKS]
         return min(found, key=lambda row: row.ms or 0.0, default=None)
 
     def has(self, names: Sequence[str]) -> bool:
-        return any(contestant in names for contestant, _ in self)
+        return any(backend in names for backend, _ in self)
 
 
 def by_case(rows: Sequence[Row]) -> dict[tuple, Measured]:
     """The last run of every case."""
     cases: dict[tuple, Measured] = {}
     for row in latest(rows):
-        cases.setdefault(row.case, Measured())[row.contestant, row.dtype] = row
+        cases.setdefault(row.case, Measured())[row.backend, row.dtype] = row
     return cases
 
 

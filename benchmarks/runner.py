@@ -13,7 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from . import inputs, memory
-from .case import Case, Config, Contestant, name_of
+from .case import Backend, Case, Config, name_of
 from .gather import LIMIT, RESIDENT
 from .optional import Unavailable, first_line
 from .rows import Row
@@ -25,9 +25,9 @@ _KEPT_INPUTS = 1 << 30  # bytes of inputs that the next case may share
 
 @dataclass
 class _Entrant:
-    """A contestant after preparation, check and warm-up."""
+    """A backend after preparation, check and warm-up."""
 
-    contestant: Contestant
+    backend: Backend
     runner: Runner
     error: float | None  # against float64
     peak_mb: float | None
@@ -35,7 +35,7 @@ class _Entrant:
 
 
 def _reason(error: BaseException) -> str:
-    """Why a contestant did not take part, in one line."""
+    """Why a backend did not take part, in one line."""
     if isinstance(error, Unavailable):
         return str(error)
     text = next((x for x in str(error).splitlines() if "Check failed" in x), first_line(error))
@@ -74,19 +74,19 @@ class _Measurement:
             return GpuClock(cold)
         return HostClock(self.config.device, time.process_time if self.config.cpu_time else time.perf_counter)
 
-    def enter(self, contestant: Contestant) -> _Entrant:
-        runner = Runner(contestant.make(), contestant.context, self.clock())
+    def enter(self, backend: Backend) -> _Entrant:
+        runner = Runner(backend.make(), backend.context, self.clock())
         if self.case.family == "train":  # the optimizer creates its state at the end of the first step
             runner.first()
         peak = memory.Peak(self.config.device)
         with peak if self.has_peak else contextlib.nullcontext():
             seconds, result = runner.first()
-        peak_mb = None if peak.bytes is None else (peak.bytes + contestant.input_bytes) / 2**20
-        error = None if contestant.check is None else contestant.check(result)
+        peak_mb = None if peak.bytes is None else (peak.bytes + backend.input_bytes) / 2**20
+        error = None if backend.check is None else backend.check(result)
         del result
         plan(runner, self.config.effort, seconds)
         kept_mb = _kept_mb(runner) if self.case.direction == "forward+backward" else None
-        return _Entrant(contestant, runner, error, peak_mb, kept_mb)
+        return _Entrant(backend, runner, error, peak_mb, kept_mb)
 
     def again_cold(self, entrants: Sequence[_Entrant]) -> list[_Entrant]:
         """The entrants again, to be timed with a flushed cache before each call."""
@@ -97,40 +97,40 @@ class _Measurement:
             again.append(dataclasses.replace(entrant, runner=runner))
         return again
 
-    def row(self, contestant: Contestant, cache: str, note: str, **result: Any) -> Row:
+    def row(self, backend: Backend, cache: str, note: str, **result: Any) -> Row:
         case, config, graph = self.case, self.config, self.case.graph
         return Row(
-            family=case.family, op=case.op, direction=case.direction, contestant=contestant.name,
-            dtype=name_of(contestant.dtype), graph=graph.label, num_nodes=graph.num_nodes,
+            family=case.family, op=case.op, direction=case.direction, backend=backend.name,
+            dtype=name_of(backend.dtype), graph=graph.label, num_nodes=graph.num_nodes,
             num_edges=graph.num_edges, order=graph.order, heads=case.heads, dim=case.dim,
             idtype=str(graph.src.dtype).removeprefix("torch."), device=config.device,
             threads=config.threads, cache=cache, note=note, **{**result, **self.source},
         )  # fmt: skip
 
     def timed(self, entrant: _Entrant, cache: str) -> Row:
-        contestant, seconds = entrant.contestant, entrant.runner.seconds
+        backend, seconds = entrant.backend, entrant.runner.seconds
         median, p20, p80 = (quantile(seconds, q) for q in (0.5, 0.2, 0.8))
         return self.row(
-            contestant, cache, contestant.note, ms=1e3 * median, ms_p20=1e3 * p20, ms_p80=1e3 * p80, runs=len(seconds),
-            gb_per_s=contestant.bytes_moved / median / 1e9 if contestant.bytes_moved else None,
+            backend, cache, backend.note, ms=1e3 * median, ms_p20=1e3 * p20, ms_p80=1e3 * p80, runs=len(seconds),
+            gb_per_s=backend.bytes_moved / median / 1e9 if backend.bytes_moved else None,
             error=entrant.error, peak_mb=entrant.peak_mb, kept_mb=entrant.kept_mb,
-            losses=" ".join(f"{float(loss):.4f}" for loss in contestant.losses),
+            losses=" ".join(f"{float(loss):.4f}" for loss in backend.losses),
         )  # fmt: skip
 
 
 def _with_shares(rows: Sequence[Row]) -> list[Row]:
     """The rows with limit_share, from the time of the pure gather in their dtype."""
-    limits = {row.dtype: row.ms for row in rows if row.contestant == LIMIT}
+    limits = {row.dtype: row.ms for row in rows if row.backend == LIMIT}
     found = []
     for row in rows:
         limit = limits.get(row.dtype)
-        share = limit / row.ms if limit and row.ms and row.contestant not in (LIMIT, RESIDENT) else None
+        share = limit / row.ms if limit and row.ms and row.backend not in (LIMIT, RESIDENT) else None
         found.append(dataclasses.replace(row, limit_share=share))
     return found
 
 
 def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
-    """Checks a case, then times it. Contestants that cannot take part give a row without a time.
+    """Checks a case, then times it. Backends that cannot take part give a row without a time.
 
     Raises:
         WrongResult: a result of halfgnn is off by more than rounding.
@@ -142,16 +142,16 @@ def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
     entered: list[_Entrant] = []
     absent: list[Row] = []
     # halfgnn first: others may fill the memory.
-    contestants = sorted(case.contestants, key=lambda contestant: contestant.name != "halfgnn")
-    for contestant in tqdm(contestants, "check, warm up", leave=False, disable=None):
+    backends = sorted(case.backends, key=lambda backend: backend.name != "halfgnn")
+    for backend in tqdm(backends, "check, warm up", leave=False, disable=None):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # for example, sparse tensors warn that they are in beta
-                entered.append(measurement.enter(contestant))
+                entered.append(measurement.enter(backend))
         except Exception as error:
-            if contestant.trusted and not memory.is_lacking(error) and not isinstance(error, Unavailable):
+            if backend.trusted and not memory.is_lacking(error) and not isinstance(error, Unavailable):
                 raise
-            absent += [measurement.row(contestant, mode, _reason(error)) for mode in measurement.modes]
+            absent += [measurement.row(backend, mode, _reason(error)) for mode in measurement.modes]
             error.__traceback__ = None  # whose frames hold tensors
             memory.release()
     timed = []
@@ -164,7 +164,7 @@ def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
         except Exception as error:
             if not memory.is_lacking(error):
                 raise
-            absent += [measurement.row(entrant.contestant, mode, _reason(error)) for entrant in entrants]
+            absent += [measurement.row(entrant.backend, mode, _reason(error)) for entrant in entrants]
             continue
         timed += _with_shares([measurement.timed(entrant, mode) for entrant in entrants])
     return timed + absent
@@ -175,7 +175,7 @@ def summary(rows: Sequence[Row]) -> str:
     lines = []
     for row in sorted(rows, key=lambda r: (r.ms is None, r.cache != "warm", r.ms or 0.0)):
         if row.ms is None or row.ms_p20 is None or row.ms_p80 is None:
-            lines.append(f"    {row.contestant:<24} {row.dtype}  {row.note}")
+            lines.append(f"    {row.backend:<24} {row.dtype}  {row.note}")
             continue
         scale, unit = (1e3, "us") if row.family == "overhead" else (1.0, "ms")
         time = f"{row.ms * scale:10.2f} {unit}  ({row.ms_p20 * scale:.2f}..{row.ms_p80 * scale:.2f}"
@@ -186,5 +186,5 @@ def summary(rows: Sequence[Row]) -> str:
         extra += f"  loss {row.losses.split()[0]} to {row.losses.split()[-1]}" if row.losses else ""
         error = f"  error {row.error:.1e}" if row.error is not None else ""
         note = f"  {row.note}" if row.is_wrong else ""
-        lines.append(f"    {row.contestant:<24} {row.dtype} {row.cache}  {time}, {row.runs} runs){extra}{error}{note}")
+        lines.append(f"    {row.backend:<24} {row.dtype} {row.cache}  {time}, {row.runs} runs){extra}{error}{note}")
     return "\n".join(lines)

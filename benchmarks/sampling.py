@@ -38,7 +38,7 @@ Sample = Callable[[Tensor], tuple[int, int]]  # of seeds: numbers of input nodes
 class SamplingRow:
     """Times are in milliseconds per batch."""
 
-    contestant: str
+    backend: str
     graph: str
     num_nodes: int
     num_edges: int
@@ -92,7 +92,7 @@ def _dgl(graph: Graph, fanouts: Sequence[int]) -> Sample:
 
 
 def _samplers(graph: Graph, fanouts: Sequence[int]) -> Iterator[tuple[str, str, Sample]]:
-    """(contestant, type of ids, sampler)"""
+    """(backend, type of ids, sampler)"""
     yield "halfgnn", "int32", _halfgnn(graph, fanouts)
     graph = graph.long()
     yield "halfgnn", "int64", _halfgnn(graph, fanouts)
@@ -121,12 +121,12 @@ def measure(
                 if number_of_batch >= WARM_UP:
                     times.append(options.clock() - start)
                     size.append(taken)
-        for (contestant, idtype, _), size, times in zip(samplers, sizes, seconds):
+        for (backend, idtype, _), size, times in zip(samplers, sizes, seconds):
             fifths = statistics.quantiles(times, n=5)
             nodes, edges = (statistics.mean(numbers) for numbers in zip(*size))
             found.append(
                 SamplingRow(
-                    contestant, name, graph.num_dst, graph.num_edges, idtype, " ".join(map(str, options.fanouts)),
+                    backend, name, graph.num_dst, graph.num_edges, idtype, " ".join(map(str, options.fanouts)),
                     options.batch_size, count, "cpu" if options.cpu_time else "passed", statistics.median(times) * 1e3,
                     fifths[0] * 1e3, fifths[-1] * 1e3, len(times), nodes, edges, **source,
                 )
@@ -138,7 +138,7 @@ def measure(
 def _check_sizes(found: Sequence[SamplingRow]) -> None:
     nodes = [row.input_nodes or 0.0 for row in found]
     if max(nodes) > (1 + MOST_APART) * min(nodes):
-        raise ValueError(f"{[row.contestant for row in found]} sample {nodes} nodes per batch; expected about the same")
+        raise ValueError(f"{[row.backend for row in found]} sample {nodes} nodes per batch; expected about the same")
 
 
 def render(found: Sequence[SamplingRow]) -> str:
@@ -146,7 +146,7 @@ def render(found: Sequence[SamplingRow]) -> str:
     cases: dict[tuple[Any, ...], dict[tuple[str, str], SamplingRow]] = {}
     for row in found:
         case = row.graph, row.threads, row.fanouts, row.batch_size, row.clock, row.cpu
-        cases.setdefault(case, {})[row.contestant, row.idtype] = row
+        cases.setdefault(case, {})[row.backend, row.idtype] = row
     header = ["graph", "nodes", "edges", "threads", "halfgnn, int32", "halfgnn, int64", "dgl, int64",
               "faster, both int64", "nodes: halfgnn", "dgl"]  # fmt: skip
     lines = []

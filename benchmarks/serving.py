@@ -3,7 +3,7 @@
     python -m benchmarks serving --out out/cpu             latencies and calls per second
     python -m benchmarks serving --soak 600 --out out/cpu  8 threads call packages for 10 minutes; fails if memory grows
 
-A request is a block of sampled neighbours in tensors of its own, so no contestant has seen its edges. Contestants take turns under
+A request is a block of sampled neighbours in tensors of its own, so no backend has seen its edges. Backends take turns under
 torch.inference_mode. Their results are compared with torch_geometric's in float64 before anything is timed. Packages of AOTInductor
 are compiled once per commit and kept in the folder of --out.
 """
@@ -28,7 +28,7 @@ from torch import Tensor
 from . import graphs, records, rows, serving_models, serving_soak
 from .cells import faster, markdown, number
 from .optional import import_pyg, set_threads
-from .serving_models import CONTESTANTS, DTYPES, LAYERS, OURS_AOTI, PYG, PYG_AOTI, Contestant, Request
+from .serving_models import BACKENDS, DTYPES, LAYERS, OURS_AOTI, PYG, PYG_AOTI, Backend, Request
 
 KEPT = "serving.csv"
 MOST_WRONG = {"fp32": 1e-3, "bf16": 0.1}  # of the largest value, against float64 of torch_geometric
@@ -41,7 +41,7 @@ class ServingRow:
     """Of a latency row callers is 1 and times are milliseconds per call. Of a row of throughput, callers threads call at once."""
 
     what: str  # latency or throughput
-    contestant: str
+    backend: str
     model: str
     dtype: str
     graph: str
@@ -77,17 +77,17 @@ def fresh(request: Request) -> Request:
 # ---- results ---------------------------------------------------------------------------------------------------------------------
 
 
-def error_of(contestant: Contestant, request: Request, expected: Tensor) -> float:
-    with torch.inference_mode(), contestant.context():
-        found = contestant.call(*fresh(request))
+def error_of(backend: Backend, request: Request, expected: Tensor) -> float:
+    with torch.inference_mode(), backend.context():
+        found = backend.call(*fresh(request))
     return float((found.double() - expected).abs().max() / expected.abs().max())
 
 
-def check(contestant: Contestant, dtype: str, requests: Sequence[Request], expected: Sequence[Tensor]) -> float:
+def check(backend: Backend, dtype: str, requests: Sequence[Request], expected: Sequence[Tensor]) -> float:
     """The largest error. Raises ValueError if a result is wrong."""
-    error = max(error_of(contestant, request, rows) for request, rows in zip(requests, expected))
+    error = max(error_of(backend, request, rows) for request, rows in zip(requests, expected))
     if not error <= MOST_WRONG[dtype]:
-        raise ValueError(f"{contestant.name} in {dtype} is off by {error:.2g} of the largest value")
+        raise ValueError(f"{backend.name} in {dtype} is off by {error:.2g} of the largest value")
     return error
 
 
@@ -101,19 +101,17 @@ def expected_of(name: str, dtype: str, requests: Sequence[Request]) -> list[Tens
 # ---- times -----------------------------------------------------------------------------------------------------------------------
 
 
-def latencies(found: Sequence[Contestant], requests: Sequence[Request], calls: int) -> list[list[float]]:
-    """Milliseconds of each call of each contestant, which take turns, request by request."""
+def latencies(found: Sequence[Backend], requests: Sequence[Request], calls: int) -> list[list[float]]:
+    """Milliseconds of each call of each backend, which take turns, request by request."""
     times: list[list[float]] = [[] for _ in found]
     with torch.inference_mode():
         for turn in range(WARM_UP + calls):
-            for contestant, taken in zip(found, times):
+            for backend, taken in zip(found, times):
                 before, request = (fresh(requests[number % len(requests)]) for number in (turn - 1, turn))
-                with contestant.context():
-                    contestant.call(
-                        *before
-                    )  # untimed: others have just used the caches, and a context may change classes
+                with backend.context():
+                    backend.call(*before)  # untimed: others have just used the caches, and a context may change classes
                     start = time.perf_counter()
-                    contestant.call(*request)
+                    backend.call(*request)
                     passed = time.perf_counter() - start
                 if turn >= WARM_UP:
                     taken.append(1e3 * passed)
@@ -159,16 +157,16 @@ def called_at_once(
     return results, times, time.perf_counter() - start
 
 
-def check_callers(contestant: Contestant, requests: Sequence[Request], callers: int) -> None:
+def check_callers(backend: Backend, requests: Sequence[Request], callers: int) -> None:
     """Raises ValueError unless threads that call at once get the results of one caller, bit by bit."""
-    with torch.inference_mode(), contestant.context():
-        alone = [contestant.call(*fresh(request)) for request in requests]
-    with contestant.context():
-        results, _, _ = called_at_once(contestant.call, requests, callers, lambda count: count >= len(requests))
+    with torch.inference_mode(), backend.context():
+        alone = [backend.call(*fresh(request)) for request in requests]
+    with backend.context():
+        results, _, _ = called_at_once(backend.call, requests, callers, lambda count: count >= len(requests))
     for caller, found in enumerate(results):
         for number_of_call, result in enumerate(found):
             if not torch.equal(result, alone[(caller + number_of_call) % len(requests)]):
-                raise ValueError(f"{contestant.name}: {callers} callers at once get other results than one")
+                raise ValueError(f"{backend.name}: {callers} callers at once get other results than one")
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------------------
@@ -181,7 +179,7 @@ class _Case:
     model: str
     dtype: str
     requests: list[Request]
-    found: list[Contestant]
+    found: list[Backend]
     errors: list[float]
     absent: list[tuple[str, str]]
     row: Callable[..., ServingRow]
@@ -197,22 +195,18 @@ def _cases(options: argparse.Namespace, folder: Path, source: dict[str, str]) ->
             }
             example = next(iter(by_size.values()))[0]
             made = list(
-                serving_models.contestants(
-                    tuple(options.contestants), name, dtype, folder, example, max(options.callers)
-                )
+                serving_models.backends(tuple(options.backends), name, dtype, folder, example, max(options.callers))
             )
-            found = [contestant for contestant in made if isinstance(contestant, Contestant)]
+            found = [backend for backend in made if isinstance(backend, Backend)]
             for requests in by_size.values():
                 expected = expected_of(name, dtype, requests)
-                errors = [check(contestant, dtype, requests, expected) for contestant in found]
+                errors = [check(backend, dtype, requests, expected) for backend in found]
                 sizes = (round(statistics.mean(of)) for of in zip(*((len(r[0]), r[1].shape[1]) for r in requests)))
                 nodes, edges = sizes
-                row = lambda what, contestant, nodes=nodes, edges=edges, name=name, dtype=dtype, **values: ServingRow(  # noqa: E731
-                    what, contestant, name, dtype, options.graph, nodes, edges, **values, **source
+                row = lambda what, backend, nodes=nodes, edges=edges, name=name, dtype=dtype, **values: ServingRow(  # noqa: E731
+                    what, backend, name, dtype, options.graph, nodes, edges, **values, **source
                 )
-                yield _Case(
-                    name, dtype, requests, found, errors, [m for m in made if not isinstance(m, Contestant)], row
-                )
+                yield _Case(name, dtype, requests, found, errors, [m for m in made if not isinstance(m, Backend)], row)
 
 
 def _times(taken: Sequence[float]) -> dict[str, float]:
@@ -232,9 +226,9 @@ def _latency_rows(case: _Case, options: argparse.Namespace) -> Iterator[ServingR
     for threads in options.threads:
         set_threads(threads)
         times = latencies(case.found, case.requests, options.calls)
-        for contestant, taken, error in zip(case.found, times, case.errors):
+        for backend, taken, error in zip(case.found, times, case.errors):
             yield case.row(
-                "latency", contestant.name, callers=1, threads=threads, **_times(taken), per_second=None, calls=len(taken),
+                "latency", backend.name, callers=1, threads=threads, **_times(taken), per_second=None, calls=len(taken),
                 error=error,
             )  # fmt: skip
         for name, note in case.absent:
@@ -254,15 +248,15 @@ def _latency_rows(case: _Case, options: argparse.Namespace) -> Iterator[ServingR
 def _throughput_rows(case: _Case, options: argparse.Namespace) -> Iterator[ServingRow]:
     set_threads(1)
     for callers in options.callers:
-        for contestant, error in zip(case.found, case.errors):
-            check_callers(contestant, case.requests, callers)
-            with contestant.context():
+        for backend, error in zip(case.found, case.errors):
+            check_callers(backend, case.requests, callers)
+            with backend.context():
                 deadline = time.perf_counter() + options.seconds
                 until = lambda count, deadline=deadline: count > 0 and time.perf_counter() >= deadline  # noqa: E731
-                _, times, passed = called_at_once(contestant.call, case.requests, callers, until)
+                _, times, passed = called_at_once(backend.call, case.requests, callers, until)
             taken = [ms for by_caller in times for ms in by_caller]
             yield case.row(
-                "throughput", contestant.name, callers=callers, threads=1, **_times(taken), per_second=len(taken) / passed,
+                "throughput", backend.name, callers=callers, threads=1, **_times(taken), per_second=len(taken) / passed,
                 calls=len(taken), error=error,
             )  # fmt: skip
 
@@ -289,7 +283,7 @@ def render(found: Sequence[ServingRow]) -> str:
 def _tables(found: Sequence[ServingRow]) -> list[str]:
     cases: dict[tuple, dict[str, ServingRow]] = {}
     for row in found:
-        cases.setdefault(row.case, {})[row.contestant] = row
+        cases.setdefault(row.case, {})[row.backend] = row
     parts = []
     for what, title, value in (
         ("latency", "Milliseconds per call, one caller, median:", lambda row: row.ms),
@@ -297,7 +291,7 @@ def _tables(found: Sequence[ServingRow]) -> list[str]:
     ):
         lines = [_line(what, by_name, value) for case, by_name in cases.items() if case[0] == what]
         if lines:
-            header = ["model", "dtype", "nodes", "edges", "threads" if what == "latency" else "callers", *CONTESTANTS,
+            header = ["model", "dtype", "nodes", "edges", "threads" if what == "latency" else "callers", *BACKENDS,
                       f"{OURS_AOTI}: faster than {PYG}", "than its AOTInductor"]  # fmt: skip
             parts.append(f"{title}\n\n{markdown(header, lines, 2)}")
     return parts
@@ -305,11 +299,11 @@ def _tables(found: Sequence[ServingRow]) -> list[str]:
 
 def _line(what: str, by_name: dict[str, ServingRow], value: Callable[[ServingRow], float | None]) -> list[str]:
     row = next(iter(by_name.values()))
-    values = {name: value(by_name[name]) if name in by_name else None for name in CONTESTANTS}
+    values = {name: value(by_name[name]) if name in by_name else None for name in BACKENDS}
     ours, theirs, compiled = values[OURS_AOTI], values[PYG], values[PYG_AOTI]
     gains = [faster(*(pair if what == "latency" else pair[::-1])) for pair in ((ours, theirs), (ours, compiled))]
     count = row.threads if what == "latency" else row.callers
-    shown = [number(values[name]) for name in CONTESTANTS]
+    shown = [number(values[name]) for name in BACKENDS]
     return [row.model, row.dtype, f"{row.num_nodes:,}", f"{row.num_edges:,}", str(count), *shown, *gains]
 
 
@@ -323,12 +317,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--models", nargs="+", choices=tuple(LAYERS), default=list(LAYERS))
     add("--dtypes", nargs="+", choices=tuple(DTYPES), default=list(DTYPES))
     add(
-        "--contestants",
+        "--backends",
         nargs="+",
-        choices=CONTESTANTS,
-        default=list(CONTESTANTS),
+        choices=BACKENDS,
+        default=list(BACKENDS),
         metavar="NAME",
-        help=", ".join(CONTESTANTS),
+        help=", ".join(BACKENDS),
     )
     add("--requests", type=int, default=REQUESTS, help="different ones of each size")
     add("--calls", type=int, default=40, help="that are timed, of a row of latency")

@@ -25,7 +25,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FANOUTS = (15, 10)  # input layer first
 PYG, PYG_AOTI = "torch_geometric", "torch_geometric AOTInductor"
 DROP_IN, OURS, OURS_AOTI = "halfgnn drop-in", "halfgnn.pyg", "halfgnn.pyg AOTInductor"
-CONTESTANTS = (PYG, PYG_AOTI, DROP_IN, OURS, OURS_AOTI)
+BACKENDS = (PYG, PYG_AOTI, DROP_IN, OURS, OURS_AOTI)
 COMPILED = (PYG_AOTI, OURS_AOTI)
 
 Request = tuple[
@@ -128,11 +128,11 @@ def for_model(request: Request, name: str, dtype: torch.dtype) -> Request:
     return (x.to(dtype), edge_index, edge_attr.to(dtype)) if name in WITH_EDGES else (x.to(dtype), edge_index)
 
 
-# ---- contestants -----------------------------------------------------------------------------------------------------------------
+# ---- backends -----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Backend:
     """call(*request): the rows of a request. context: entered around calls, for all threads."""
 
     name: str
@@ -140,20 +140,20 @@ class Contestant:
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
 
 
-def contestants(
+def backends(
     names: tuple[str, ...], model_name: str, dtype: str, folder: Path, example: Request, callers: int
-) -> Iterator[Contestant | tuple[str, str]]:
-    """Contestants, or the name of one that cannot take part, and why. callers: how many threads call a package at once."""
+) -> Iterator[Backend | tuple[str, str]]:
+    """Backends, or the name of one that cannot take part, and why. callers: how many threads call a package at once."""
     theirs = import_pyg().nn
     for name in names:
         k = halfgnn.pyg if name in (OURS, OURS_AOTI) else theirs
         try:
             module = model(model_name, k, DTYPES[dtype])
             if name in COMPILED:
-                yield Contestant(name, _load(_package(name, module, model_name, dtype, folder, example), callers))
+                yield Backend(name, _load(_package(name, module, model_name, dtype, folder, example), callers))
             else:
                 drop_in = lambda: halfgnn.pyg.accelerate(fuse=True)  # noqa: E731
-                yield Contestant(name, module, drop_in if name == DROP_IN else contextlib.nullcontext)
+                yield Backend(name, module, drop_in if name == DROP_IN else contextlib.nullcontext)
         except Unavailable as error:
             yield name, str(error)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from . import memory, serving_models
-from .serving_models import DTYPES, Contestant, Request
+from .serving_models import DTYPES, Backend, Request
 
 CALLERS = 8
 PERIOD_S = 5.0  # between two readings of memory, for which callers rest; less in a short soak
@@ -163,21 +163,21 @@ def soak(jobs: Sequence[Job], count: int, seconds: float) -> Soak:
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
-    """Soaks halfgnn's contestants of --contestants but the drop-in; exit status 1 if memory grows."""
+    """Soaks halfgnn's backends of --backends but the drop-in; exit status 1 if memory grows."""
     drawn = [
         request
         for edges in options.edges
         for request in serving_models.requests(options.graph, edges, options.requests)
     ]
-    names = tuple(name for name in options.contestants if name.startswith("halfgnn.pyg"))
+    names = tuple(name for name in options.backends if name.startswith("halfgnn.pyg"))
     if not names:
-        raise SystemExit(f"--contestants {' '.join(options.contestants)}: expected one of halfgnn.pyg for --soak")
+        raise SystemExit(f"--backends {' '.join(options.backends)}: expected one of halfgnn.pyg for --soak")
     jobs: list[Job] = []
     for name in options.models:
         for dtype in options.dtypes:
             requests = [serving_models.for_model(request, name, DTYPES[dtype]) for request in drawn]
-            for made in serving_models.contestants(names, name, dtype, folder, requests[0], CALLERS):
-                if not isinstance(made, Contestant):
+            for made in serving_models.backends(names, name, dtype, folder, requests[0], CALLERS):
+                if not isinstance(made, Backend):
                     raise SystemExit(f"{made[0]}, {name} in {dtype}: {made[1]}")
                 jobs += [(made.call, request) for request in requests]
     found = soak(jobs, CALLERS, options.soak)

@@ -22,7 +22,7 @@ from halfgnn import ops, reference
 from . import verify
 from .baselines.dgl import check_dgl
 from .baselines.registry import check_messages
-from .case import Case, Config, Contestant
+from .case import Backend, Case, Config
 from .graphs import BenchGraph
 from .inputs import directed, normal
 from .operators import Problem
@@ -93,15 +93,15 @@ def _check(problem: Problem, name: str, results: tuple[Tensor, ...]) -> float:
     return max(errors)
 
 
-def _contestant(problem: Problem, name: str) -> Contestant:
+def _backend(problem: Problem, name: str) -> Backend:
     is_checked = problem.is_forward and name != "halfgnn, one max"
     check = functools.partial(_check, problem, name) if is_checked else None
-    return Contestant(name, problem.dtype, functools.partial(_work, problem, name), check)
+    return Backend(name, problem.dtype, functools.partial(_work, problem, name), check)
 
 
-def _contestants(config: Config, graph: BenchGraph, dim: int, direction: str) -> list[Contestant]:
+def _backends(config: Config, graph: BenchGraph, dim: int, direction: str) -> list[Backend]:
     return [
-        _contestant(Problem("copy_u_sum", direction, graph, 1, dim, dtype), name)
+        _backend(Problem("copy_u_sum", direction, graph, 1, dim, dtype), name)
         for dtype in config.torch_dtypes(dim)
         for name in IMPLEMENTATIONS
     ]
@@ -112,5 +112,5 @@ def cases(config: Config) -> Iterator[Case]:
         graph = config.graph(name, config.orders[0])
         for dim in config.dims:
             for direction in ("forward", "backward"):
-                contestants = _contestants(config, graph, dim, direction)
-                yield Case("several", "copy_u_reduce", direction, graph, 1, dim, contestants)
+                backends = _backends(config, graph, dim, direction)
+                yield Case("several", "copy_u_reduce", direction, graph, 1, dim, backends)

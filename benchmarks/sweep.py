@@ -14,7 +14,7 @@ from halfgnn import ops
 from . import gather, verify
 from .baselines import ALL, Competitor, check_messages
 from .baselines.composed import COMPOSED, MESSAGES, operators_of
-from .case import Case, Config, Contestant, name_of
+from .case import Backend, Case, Config, name_of
 from .graphs import BenchGraph
 from .inputs import directed, with_backward
 from .operators import OPERATORS, Operator, Problem
@@ -38,14 +38,14 @@ def _sampled(problem: Problem, out: Tensor) -> Tensor:
     return verify.sample(problem.graph).take(out, OPERATORS[problem.op].gives)
 
 
-def check(problem: Problem, out: Tensor, contestant: str = "halfgnn") -> float:
+def check(problem: Problem, out: Tensor, backend: str = "halfgnn") -> float:
     """The relative error of halfgnn's forward result. Raises WrongResult if it is not due to rounding."""
-    what = f"{problem.op}, {contestant}, {problem.dtype}"
+    what = f"{problem.op}, {backend}, {problem.dtype}"
     return verify.check_rounded_once(_sampled(problem, out), *_truth(problem), what)
 
 
 def error_of(problem: Problem, out: Tensor) -> float:
-    """The relative error of another contestant's forward result."""
+    """The relative error of another backend's forward result."""
     result, (truth, _) = _sampled(problem, out), _truth(problem)
     if problem.op == "copy_u_max":  # DGL's operator gives -inf to nodes without in-edges
         result = result.masked_fill(result.isinf(), 0)
@@ -65,7 +65,7 @@ def _check_gradients(config: Config, operator: Operator, heads: int, dim: int, o
         verify.check_like_formula(ours, formula, operands, f"{operator.name} with gradients, {dtype}", units)
 
 
-# ---- contestants -----------------------------------------------------------------------------------------------------
+# ---- backends -----------------------------------------------------------------------------------------------------
 
 
 def _is_main(config: Config, problem: Problem) -> bool:
@@ -84,11 +84,11 @@ def competitors_of(config: Config, problem: Problem, others: bool = True) -> lis
     return [competitor for competitor in able if problem.graph.device in competitor.everywhere or others]
 
 
-def rivals(config: Config, problem: Problem, others: bool = True) -> list[Contestant]:
+def rivals(config: Config, problem: Problem, others: bool = True) -> list[Backend]:
     return [_rival(competitor, problem) for competitor in competitors_of(config, problem, others)]
 
 
-def _rival(competitor: Competitor, problem: Problem) -> Contestant:
+def _rival(competitor: Competitor, problem: Problem) -> Backend:
     """Its forward result is compared with float64. If the result is wrong, it is still timed, with a note. Gradients
     are made by autograd or by the competitor itself; its tests check them."""
 
@@ -98,7 +98,7 @@ def _rival(competitor: Competitor, problem: Problem) -> Contestant:
         made.note = getattr(function, "note", "")
         return directed(problem.direction, function, operands)
 
-    made = Contestant(competitor.name, problem.dtype, make, problem=problem)
+    made = Backend(competitor.name, problem.dtype, make, problem=problem)
     if competitor.name != FASTEST_COPY:
         made.bytes_moved = problem.moved_bytes
 
@@ -113,16 +113,16 @@ def _rival(competitor: Competitor, problem: Problem) -> Contestant:
     return made
 
 
-def _ours(problem: Problem) -> Contestant:
+def _ours(problem: Problem) -> Backend:
     def make() -> Callable[[], Any]:
         function = functools.partial(OPERATORS[problem.op].of(ops), problem.graph.halfgnn)
         return directed(problem.direction, function, problem.operands())
 
     checked = functools.partial(check, problem) if problem.is_forward else None
-    return Contestant("halfgnn", problem.dtype, make, checked, bytes_moved=problem.moved_bytes, problem=problem)
+    return Backend("halfgnn", problem.dtype, make, checked, bytes_moved=problem.moved_bytes, problem=problem)
 
 
-def _unfused(problem: Problem) -> Contestant:
+def _unfused(problem: Problem) -> Backend:
     """An attention, or sum over messages, made of halfgnn's separate operators."""
 
     def make() -> Callable[[], Any]:
@@ -131,7 +131,7 @@ def _unfused(problem: Problem) -> Contestant:
         return directed(problem.direction, function, problem.operands())
 
     checked = functools.partial(error_of, problem) if problem.is_forward else None
-    made = Contestant("halfgnn unfused", problem.dtype, make, checked, bytes_moved=problem.moved_bytes, problem=problem)
+    made = Backend("halfgnn unfused", problem.dtype, make, checked, bytes_moved=problem.moved_bytes, problem=problem)
     count = MESSAGES[problem.op]
     made.messages = count + 2 if count and not problem.is_forward else count  # with their gradients
     return made
@@ -162,12 +162,12 @@ def _is_timed(
 
 
 def _case(config: Config, operator: Operator, graph: BenchGraph, heads: int, dim: int, direction: str) -> Case:
-    contestants: list[Contestant] = []
+    backends: list[Backend] = []
     for dtype in config.torch_dtypes(heads * dim if operator.is_wide else None):
         problem = Problem(operator.name, direction, graph, heads, dim, dtype)
         unfused = [_unfused(problem)] if operator.name in COMPOSED else []
-        contestants += [_ours(problem), *unfused, *rivals(config, problem)]
-    case = Case(operator.family, operator.name, direction, graph, heads, dim, contestants)
+        backends += [_ours(problem), *unfused, *rivals(config, problem)]
+    case = Case(operator.family, operator.name, direction, graph, heads, dim, backends)
     if direction != "forward":
         case.before = functools.partial(_check_gradients, config, operator, heads, dim, graph.order)
     if operator.gathers:

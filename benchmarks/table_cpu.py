@@ -26,7 +26,7 @@ from .rows import Measured, Row, by_case
 FAMILIES = ("spmm", "sddmm", "softmax", "attention", "layer")
 DTYPES = ("bf16", "fp16", "fp32")
 OURS, DGL = ("halfgnn", "halfgnn drop-in"), ("dgl",)  # the first that took part
-# The lines of a case: suffix of the operator's name, and the contestants that are halfgnn's.
+# The lines of a case: suffix of the operator's name, and the backends that are halfgnn's.
 LINES = (("", OURS), (", fused", ("halfgnn fused",)), (", unfused", ("halfgnn unfused",)))
 
 _RIVAL = (
@@ -35,7 +35,7 @@ _RIVAL = (
 )
 _MEANS = " The geometric mean counts each case once: modules under the drop-in, attentions fused."
 LEGEND = (
-    "Times are medians in milliseconds; contestants of a row took turns. " + _RIVAL + '"than fp32": the time of the '
+    "Times are medians in milliseconds; backends of a row took turns. " + _RIVAL + '"than fp32": the time of the '
     'fastest rival in fp32 divided by that of halfgnn in half precision. "marks": the time relative to that of the mark, '
     "and the largest ratio that the mark allows (the list of marks is below), lost marks in bold. Graphs are synthetic if "
     "their names say so. DGL has no fp16 on the CPU. Edge data is in insertion order (scattered over the adjacency) or "
@@ -73,7 +73,7 @@ def _faster(pair: Pair) -> str:
 
 
 def _rival(row: Row | None) -> str:
-    return "-" if row is None else f"{number(row.ms)} {row.contestant}"
+    return "-" if row is None else f"{number(row.ms)} {row.backend}"
 
 
 def mean(cases: Iterable[Measured], dtype: str, than: str = "") -> str:
@@ -158,7 +158,7 @@ def _short_cases(cases: list[Measured]) -> Iterator[Measured]:
 def _short_line(case: Measured, suffix: str, ours: Sequence[str]) -> list[str]:
     row, (mine, rival) = case.first, _pair(case, ours, "bf16")
     return [
-        row.op + suffix, row.direction, shape(row), rival.contestant if rival else "-", time(mine), time(rival),
+        row.op + suffix, row.direction, shape(row), rival.backend if rival else "-", time(mine), time(rival),
         _faster((mine, rival)), _faster(_pair(case, ours, "bf16", "fp32")),
     ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from .rows import Measured, Row, by_case
 
 FAMILIES = ("spmm", "sddmm", "softmax", "attention", "edges")
 OURS = ("halfgnn",)
-# Heading, names of the contestants; one of them takes part in a case.
+# Heading, names of the backends; one of them takes part in a case.
 OTHERS = (
     ("DGL", ("dgl",)),
     ("DGL's algorithm", ("dgl algorithm",)),
@@ -23,7 +23,7 @@ OTHERS = (
     ("unfused", ("halfgnn unfused",)),
 )
 LEGEND = (
-    "Times are medians of the GPU's time, measured by events. Contestants of a row took turns, after "
+    "Times are medians of the GPU's time, measured by events. Backends of a row took turns, after "
     "their results were compared with float64. GB/s: feature rows, indices and weights of every edge, "
     "divided by the time. Gather: the time of a kernel that reads the same feature rows and does "
     "nothing else, relative to halfgnn's; softmax and edges have no gather. Cold: the L2 cache was "

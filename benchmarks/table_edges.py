@@ -28,7 +28,7 @@ _LAYERS_HEADER = [
     "MiB, rival",
 ]
 _LEGEND = (
-    'Int32 ids; times are medians in milliseconds; contestants of a row took turns. "rival": the fastest other way to the '
+    'Int32 ids; times are medians in milliseconds; backends of a row took turns. "rival": the fastest other way to the '
     'same result in the same type; "than fp32": how many times faster than the fastest rival in fp32. Losses are bold.'
 )
 _OPERATORS_LEGEND = (
@@ -67,7 +67,7 @@ def _operator_lines(cases: Sequence[Measured]) -> Iterator[list[str]]:
             if ours is not None:
                 rival, factors = _rivals(case, ours, dtype)
                 theirs = [time(separate), faster(ours.ms, separate.ms if separate else None)]
-                theirs += [f"{time(rival)} {rival.contestant}" if rival else "-", *factors]
+                theirs += [f"{time(rival)} {rival.backend}" if rival else "-", *factors]
                 yield [ours.op, ours.direction, graph_name(ours), shape(ours), dtype, time(ours), *theirs]
 
 
@@ -131,7 +131,7 @@ def layers_headline(rows: Sequence[Row]) -> str:
         ours = case.row(_LAYERS["halfgnn"], "bf16")
         if ours is not None:
             rival, factors = _rivals(case, ours, "bf16")
-            cells = [f"{time(rival)} {rival.contestant}" if rival else "-", *factors]
+            cells = [f"{time(rival)} {rival.backend}" if rival else "-", *factors]
             lines.append([ours.op, time(ours), *cells, number(ours.kept_mb), number(rival.kept_mb if rival else None)])
     if not lines:
         return ""

@@ -45,7 +45,7 @@ def train_table(rows: Sequence[Row]) -> str:
     ]
     legend = (
         "A training step of a whole model, from forward to optimizer. Times are milliseconds. MiB: at the peak, "
-        'with graph, data and parameters. "steps": the number of steps that all contestants made; the losses '
+        'with graph, data and parameters. "steps": the number of steps that all backends made; the losses '
         "are computed before the last of them.\n\n"
     )
     return legend + markdown(_TRAINING_HEADER, lines, 4) if lines else ""
@@ -79,12 +79,12 @@ def _of_family(rows: Sequence[Row], family: str) -> list[Row]:
 
 
 def overhead_table(rows: Sequence[Row]) -> str:
-    """One table per kind of work and dtype, with a line per contestant and a column per graph."""
+    """One table per kind of work and dtype, with a line per backend and a column per graph."""
     rows = _of_family(rows, "overhead")
     sizes = dict.fromkeys((row.graph, row.num_edges) for row in rows)
     tables = []
     for kind in dict.fromkeys((row.op, row.direction, row.dtype) for row in rows):
-        chosen = {(r.contestant, r.graph): r for r in rows if (r.op, r.direction, r.dtype) == kind}
+        chosen = {(r.backend, r.graph): r for r in rows if (r.op, r.direction, r.dtype) == kind}
         present = [(graph, edges) for graph, edges in sizes if any(graph == found for _, found in chosen)]
         micro = {key: (row.ms or 0.0) * 1e3 for key, row in chosen.items()}
         lines = [
@@ -97,7 +97,7 @@ def overhead_table(rows: Sequence[Row]) -> str:
 
 
 def limits_table(rows: Sequence[Row]) -> str:
-    found = {(r.contestant, (r.graph, r.dim, r.dtype)): r.gb_per_s for r in _of_family(rows, "limits")}
+    found = {(r.backend, (r.graph, r.dim, r.dtype)): r.gb_per_s for r in _of_family(rows, "limits")}
     kinds = dict.fromkeys(kind for _, kind in found)
     lines = [
         [way, *(number(found.get((way, kind))) for kind in kinds)] for way in dict.fromkeys(way for way, _ in found)

@@ -1,4 +1,4 @@
-"""Timing of contestants that take turns."""
+"""Timing of backends that take turns."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import torch
 class Effort:
     """How long to measure.
 
-    budget_s: time for one contestant of a case, without the first call, unless min_runs need more.
-    min_runs, max_runs: samples of a contestant. The first call is not a sample, because it converts, allocates and
+    budget_s: time for one backend of a case, without the first call, unless min_runs need more.
+    min_runs, max_runs: samples of a backend. The first call is not a sample, because it converts, allocates and
         loads data.
     warm_s: a first call of this length or more is enough warm-up.
     slow_s: after a first call of this length or more, two samples are enough.

@@ -9,7 +9,7 @@ Steps run in fp32, in fp16 under autocast with a GradScaler, and in bf16 under a
 optimizer (Adam) are fp32. On a CPU DGL's modules raise an error under autocast. So ``dgl`` in bf16 has parameters and
 features in bf16 there, which is the closest that it supports.
 
-The contestants are those of models.py. All start from the same parameters, except PyG's, which are drawn by its own
+The backends are those of models.py. All start from the same parameters, except PyG's, which are drawn by its own
 rules. Every sample is one more step of the same training, so the losses of a row are a curve.
 
 Data: features are noise around one point per class. Classes are the communities of the graph, if it has communities. A
@@ -32,7 +32,7 @@ from torch.nn import functional
 from . import models, verify
 from .baselines import check_messages
 from .baselines.dgl import check_dgl
-from .case import Case, Config, Contestant, name_of
+from .case import Backend, Case, Config, name_of
 from .graphs import BenchGraph
 from .models import DROP_IN, FUSED, MODELS, OURS, Model, Network, context_of
 from .optional import Unavailable
@@ -80,7 +80,7 @@ def _distinct_bytes(tensors: Any) -> int:
 
 
 def topology_of(graph: BenchGraph, name: str) -> tuple[Any, int]:
-    """The graph in the contestant's format, and the bytes of its adjacency in both directions."""
+    """The graph in the backend's format, and the bytes of its adjacency in both directions."""
     topology = models.topology_of(graph, name)
     if name == OURS:
         return topology, _distinct_bytes((*topology.csc(), *topology.csr()))
@@ -124,8 +124,8 @@ def training(
     return step
 
 
-def _contestant(model: Model, graph: BenchGraph, hidden: int, heads: int, name: str, dtype: torch.dtype) -> Contestant:
-    made = Contestant(name, dtype, lambda: None, context=functools.partial(context_of, name))
+def _backend(model: Model, graph: BenchGraph, hidden: int, heads: int, name: str, dtype: torch.dtype) -> Backend:
+    made = Backend(name, dtype, lambda: None, context=functools.partial(context_of, name))
 
     def make() -> Callable[[], None]:
         data = data_of(graph)
@@ -153,7 +153,7 @@ def _contestant(model: Model, graph: BenchGraph, hidden: int, heads: int, name: 
 
 
 def check(config: Config, model: Model, heads: int, name: str) -> None:
-    """Compares results and gradients of halfgnn's contestant on a small graph with the formulas in float64."""
+    """Compares results and gradients of halfgnn's backend on a small graph with the formulas in float64."""
     graph = verify.miniature("sorted", config.idtype, config.device)
     network = network_of(model, graph, 8, heads, name)
     names = [name for name, _ in network.named_parameters()]
@@ -197,10 +197,10 @@ def cases(config: Config) -> Iterator[Case]:
         for model in (MODELS[name] for name in config.models):
             names = names_of(config, model)
             for heads in config.heads if model.layer.has_heads else (1,):
-                contestants = [
-                    _contestant(model, graph, config.hidden, heads, name, dtype)
+                backends = [
+                    _backend(model, graph, config.hidden, heads, name, dtype)
                     for dtype in config.torch_dtypes()
                     for name in names
                 ]
                 before = functools.partial(check_all, config, model, heads, names)
-                yield Case("train", model.name, "step", graph, heads, config.hidden, contestants, before)
+                yield Case("train", model.name, "step", graph, heads, config.hidden, backends, before)

@@ -93,7 +93,7 @@ def competitor(name: str, option: str = "", everywhere: tuple[str, ...] = (), ch
 
 
 MESSAGE_BYTES = 2 << 30  # limit on a CPU for one row of features per edge
-_WORKING_BYTES = 8 << 30  # that stay free on a GPU, for the results of all contestants
+_WORKING_BYTES = 8 << 30  # that stay free on a GPU, for the results of all backends
 
 
 def check_messages(needed: int, device: str) -> None:

@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--memory", action="store_true", help="also what autograd keeps, and a step's peak on a GPU")
     add("--list", action="store_true", help="print the names")
     add("--quick", action="store_true", help="a smoke test: almost no repetition")
-    add("--budget", type=float, help="seconds per program, dtype and contestant (0.4, GPU: 0.06)")
+    add("--budget", type=float, help="seconds per program, dtype and backend (0.4, GPU: 0.06)")
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/programs.csv")
 
 

@@ -25,9 +25,9 @@ WITH: Callable[[], Any] = halfgnn.pyg.accelerate
 FUSED: Callable[[], Any] = functools.partial(halfgnn.pyg.accelerate, fuse=True)
 
 # To enter or leave the drop-in changes classes, for which CPython forgets what it has specialised, and the first steps use memory
-# in another order. A program that calls patch() once has neither, so both contestants take untimed steps before each sample.
+# in another order. A program that calls patch() once has neither, so both backends take untimed steps before each sample.
 SETTLE_S = 0.1
-ROUNDS = 2  # in which contestants take turns on a GPU
+ROUNDS = 2  # in which backends take turns on a GPU
 
 MOST_CHECKED = 100_000  # edges; in float64, with a gradient
 

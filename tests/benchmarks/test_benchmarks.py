@@ -29,7 +29,7 @@ from benchmarks import (
     train,
     verify,
 )
-from benchmarks.case import DTYPES, FAMILY_DEFAULTS, Case, Config, Contestant
+from benchmarks.case import DTYPES, FAMILY_DEFAULTS, Backend, Case, Config
 from benchmarks.inputs import backward_of, with_backward
 from benchmarks.optional import Unavailable, set_threads
 from halfgnn import ops
@@ -89,26 +89,26 @@ def test_every_family_runs_and_its_rows_parse(family):
     assert {row.family for row in found} == {family}
     for row in found:
         if row.ms is None:
-            assert row.note and not row.contestant.startswith("halfgnn")
+            assert row.note and not row.backend.startswith("halfgnn")
         else:
             assert 0 < row.ms_p20 <= row.ms <= row.ms_p80 and row.runs >= 1
         assert "synthetic" in row.graph and row.threads == 1 and row.torch == torch.__version__
         assert row.command.startswith(f"python -m benchmarks {family} ") and row.cpu and row.cpu_flags and row.date
-    ours = {row.dtype for row in found if row.contestant.startswith("halfgnn") and row.ms is not None}
+    ours = {row.dtype for row in found if row.backend.startswith("halfgnn") and row.ms is not None}
     assert ours == set(FAMILY_DEFAULTS.get((family, "cpu"), {}).get("dtypes", DTYPES))
 
 
 @pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax", "messages", "edges", "attention", "reorder", "several"])
 def test_forward_results_are_compared_with_float64(family):
-    found = [row for row in rows_of(family) if row.direction == "forward" and row.contestant == "halfgnn"]
+    found = [row for row in rows_of(family) if row.direction == "forward" and row.backend == "halfgnn"]
     assert found and all(row.error is not None and row.error < 5e-3 for row in found)
     assert max(row.error for row in found if row.dtype == "fp32") < 1e-5
 
 
 @needs_dgl
 @needs_pyg
-def test_marks_find_every_contestant_they_name(monkeypatch):
-    # Names of contestants are strings in two places. With a wrong name a mark would always be "not measured".
+def test_marks_find_every_backend_they_name(monkeypatch):
+    # Names of backends are strings in two places. With a wrong name a mark would always be "not measured".
     monkeypatch.setattr(marks, "GRAPHS", ("tiny (synthetic)",))
     monkeypatch.setattr(marks, "THREADS", 1)
     monkeypatch.setattr(marks, "WIDTHS", (16,))
@@ -117,7 +117,7 @@ def test_marks_find_every_contestant_they_name(monkeypatch):
 
 
 @needs_dgl
-def test_training_has_losses_that_agree_between_contestants_and_a_peak(tmp_path, monkeypatch):
+def test_training_has_losses_that_agree_between_backends_and_a_peak(tmp_path, monkeypatch):
     # At least three steps, even if the first takes long.
     effort = dataclasses.replace(timing.QUICK, min_runs=3, slow_s=math.inf, lone_s=math.inf)
     monkeypatch.setattr(cli, "QUICK", effort)
@@ -125,7 +125,7 @@ def test_training_has_losses_that_agree_between_contestants_and_a_peak(tmp_path,
         row for row in run(tmp_path, "train", "--models", "GAT", "--graphs", "tiny-communities") if row.ms is not None
     ]
     for heads in (1, 2):
-        first = {(r.contestant, r.dtype): float(r.losses.split()[0]) for r in found if r.heads == heads}
+        first = {(r.backend, r.dtype): float(r.losses.split()[0]) for r in found if r.heads == heads}
         truth = first["halfgnn", "fp32"]
         assert all(abs(loss - truth) < 0.02 * truth for loss in first.values()), first
         curves = [r.losses.split() for r in found if r.heads == heads and r.dtype == "fp32"]
@@ -213,7 +213,7 @@ def test_overhead_of_what_is_compiled(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     small = [option for option in SMALL if option != "--eager"]
     assert cli.main(["overhead", *small, "--dtype", "fp32", "--directions", "forward", "--out", str(tmp_path)]) == 0
-    compiled = [row for row in rows.read(tmp_path / "cpu.csv") if row.contestant == overhead.COMPILED]
+    compiled = [row for row in rows.read(tmp_path / "cpu.csv") if row.backend == overhead.COMPILED]
     assert {row.op for row in compiled} == {"u_mul_e_sum", "GAT"} and all(row.ms for row in compiled)
 
 
@@ -242,7 +242,7 @@ def test_several_numbers_of_threads_are_runs_one_after_the_other(tmp_path):
 
 def test_without_baselines_only_halfgnn_runs(tmp_path):
     found = run(tmp_path, "spmm", "--baselines", "--directions", "forward", "--orders", "insertion")
-    assert {row.contestant for row in found} == {"halfgnn"}
+    assert {row.backend for row in found} == {"halfgnn"}
 
 
 def test_features_must_divide_into_heads():
@@ -253,7 +253,7 @@ def test_features_must_divide_into_heads():
 @pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax"])
 def test_backward_alone(tmp_path, family):
     found = run(tmp_path, family, "--directions", "backward", "--graphs", "tiny-communities", "--orders", "sorted")
-    ours = {row.dtype for row in found if row.contestant == "halfgnn" and row.ms}
+    ours = {row.dtype for row in found if row.backend == "halfgnn" and row.ms}
     assert ours == {"bf16", "fp16", "fp32"} and {row.direction for row in found} == {"backward"}
 
 
@@ -261,8 +261,8 @@ def test_backward_alone(tmp_path, family):
 def test_pyg_agrees(tmp_path):
     for family in ("spmm", "softmax"):
         found = run(tmp_path, family, "--baselines", "pyg", "--directions", "forward", "--orders", "sorted")
-    theirs = [row for row in found if row.contestant.startswith("pyg")]
-    assert {row.contestant for row in theirs} == {"pyg scatter", "pyg conv", "pyg softmax"}
+    theirs = [row for row in found if row.backend.startswith("pyg")]
+    assert {row.backend for row in theirs} == {"pyg scatter", "pyg conv", "pyg softmax"}
     assert all(row.error < 0.05 for row in theirs if row.dtype == "fp32")
 
 
@@ -357,12 +357,12 @@ def test_backward_of_gives_the_gradients_of_the_whole():
 
 def test_pure_gather_is_for_gpus():
     graph = graphs.named("tiny", "sorted", torch.int64)
-    limit = gather.contestant(graph, 16, torch.float16)
+    limit = gather.backend(graph, 16, torch.float16)
     with pytest.raises(Unavailable, match="CUDA kernel"):
         limit.make()
     case = _case()
     gather.add_to(case)
-    assert case.contestants == []
+    assert case.backends == []
 
 
 def test_sample_has_the_hub_and_its_edges(monkeypatch):
@@ -411,8 +411,8 @@ def test_a_wrong_operator_is_not_timed(tmp_path, monkeypatch, direction):
     assert "u_mul_e_sum" not in {row.op for row in written}
 
 
-def _case(*contestants):
-    return Case("spmm", "x", "forward", graphs.named("tiny", "sorted", torch.int64), 1, 8, list(contestants))
+def _case(*backends):
+    return Case("spmm", "x", "forward", graphs.named("tiny", "sorted", torch.int64), 1, 8, list(backends))
 
 
 def _refuse(error):
@@ -425,11 +425,11 @@ def _refuse(error):
 def test_baselines_that_cannot_take_part_are_noted_and_ours_must():
     config = Config(effort=timing.QUICK)
     source = rows.provenance([])
-    missing = Contestant("dgl", torch.float16, _refuse(Unavailable("no fp16")))
-    broken = Contestant("torch.sparse", torch.float16, _refuse(RuntimeError("not implemented\nat line 1")))
-    present = Contestant("index_add", torch.float16, lambda: lambda: None)
+    missing = Backend("dgl", torch.float16, _refuse(Unavailable("no fp16")))
+    broken = Backend("torch.sparse", torch.float16, _refuse(RuntimeError("not implemented\nat line 1")))
+    present = Backend("index_add", torch.float16, lambda: lambda: None)
     found = runner.run_case(_case(missing, broken, present), config, source)
-    notes = {row.contestant: (row.ms is None, row.note) for row in found}
+    notes = {row.backend: (row.ms is None, row.note) for row in found}
     assert notes == {
         "dgl": (True, "no fp16"),
         "torch.sparse": (True, "refused: RuntimeError: not implemented"),

@@ -225,8 +225,8 @@ def test_wrong_results_are_noted_and_timed(newcomer):
     config = Config(graphs=("tiny",), baselines=("newcomer",), effort=timing.QUICK)
     problems = [problem_of("copy_u_sum", dtype=dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)]
     config.dims = (12,)
-    contestants = [contestant for problem in problems for contestant in sweep.rivals(config, problem)]
-    case = Case("spmm", "copy_u_sum", "forward", problems[0].graph, 1, 12, contestants)
+    backends = [backend for problem in problems for backend in sweep.rivals(config, problem)]
+    case = Case("spmm", "copy_u_sum", "forward", problems[0].graph, 1, 12, backends)
     found = {row.dtype: row for row in runner.run_case(case, config, rows.provenance([]))}
     assert found["fp32"].note == "" and found["fp32"].ms and found["fp32"].error < 1e-5 and found["fp32"].gb_per_s
     assert found["fp16"].note == "wrong: off by 0.5 of the largest value" and found["fp16"].ms

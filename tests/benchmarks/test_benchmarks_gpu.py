@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks import cli, gpu, inputs, marks, memory, profiling, rows, runner
-from benchmarks.case import DEFAULTS, Case, Config, Contestant
+from benchmarks.case import DEFAULTS, Backend, Case, Config
 from benchmarks.families import families_of
 from benchmarks.graphs import RECIPES, BenchGraph
 from benchmarks.operators import OPERATORS, Problem
@@ -138,7 +138,7 @@ def test_sizes_from_shapes_are_those_of_the_tensors(name, direction):
 
     result = operator.of(ops)(graph.halfgnn, *operands)
     assert expected == (sum(x.nbytes for x in operands), result.nbytes)
-    case = Case("x", name, direction, graph, 2, 8, [Contestant("halfgnn", torch.bfloat16, list, problem=problem)] * 2)
+    case = Case("x", name, direction, graph, 2, 8, [Backend("halfgnn", torch.bfloat16, list, problem=problem)] * 2)
     least = sum(expected) if direction == "forward" else 3 * sum(expected)
     assert memory.needed_bytes(case) >= least
 
@@ -169,9 +169,9 @@ def test_a_case_without_memory_is_a_row_and_the_next_one_runs(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 82.00 GiB")
 
     graph = Config().graph("tiny", "sorted")
-    ours, other = Contestant("halfgnn", torch.float32, full), Contestant("halfgnn unfused", torch.float32, lambda: list)
+    ours, other = Backend("halfgnn", torch.float32, full), Backend("halfgnn unfused", torch.float32, lambda: list)
     measured = runner.run_case(Case("spmm", "x", "forward", graph, 1, 8, [ours, other]), Config(), _source())
-    assert {row.contestant: row.ms is None for row in measured} == {"halfgnn": True, "halfgnn unfused": False}
+    assert {row.backend: row.ms is None for row in measured} == {"halfgnn": True, "halfgnn unfused": False}
     assert "82.00 GiB" in next(row.note for row in measured if row.ms is None)
 
     def late(*_):
@@ -206,8 +206,8 @@ def test_a_run_with_little_memory_goes_through(tmp_path):
 def test_what_was_not_measured_is_told():
     steps = [gpu.Step("of_nodes", "reddit-size"), gpu.Step("overhead", "")]
     graph = dataclasses.replace(DEFAULTS["cpu"], graphs=("tiny",)).graph("tiny", "sorted")
-    contestant = Contestant("halfgnn", torch.float16, lambda: list)
-    (row,) = runner.run_case(Case("spmm", "copy_u_sum", "forward", graph, 1, 8, [contestant]), Config(), _source())
+    backend = Backend("halfgnn", torch.float16, lambda: list)
+    (row,) = runner.run_case(Case("spmm", "copy_u_sum", "forward", graph, 1, 8, [backend]), Config(), _source())
     there = [
         dataclasses.replace(row, family=family, graph="reddit-size (synthetic)") for family in ("spmm", "attention")
     ]

@@ -16,11 +16,11 @@ from tests.benchmarks.test_benchmarks_rows import row_of  # noqa: E402
 IMAGES = ROOT / "docs" / "images"
 
 
-def _row(contestant, ms, dtype="bf16", **changes):
+def _row(backend, ms, dtype="bf16", **changes):
     usual = dict(
         op="u_mul_e_sum", graph="arxiv (synthetic)", num_edges=1000, gb_per_s=1.0 if ms else None, cpu="C (family 1)"
     )
-    return row_of(contestant, ms, dtype, **{**usual, **changes})
+    return row_of(backend, ms, dtype, **{**usual, **changes})
 
 
 OPERATORS = [
@@ -108,7 +108,7 @@ def test_lines_of_overhead_are_of_a_dtype_with_several_sizes():
     assert [line.get_xydata().tolist() for line in axes.lines] == [[[100, 10], [3000, 300]]] * 2
 
 
-def test_contestants_of_the_same_cases_have_colours_of_their_own():
+def test_backends_of_the_same_cases_have_colours_of_their_own():
     for together in (
         ("halfgnn", "halfgnn fused", "halfgnn unfused", "halfgnn drop-in", "dgl", "pyg", "torch.compile"),
         ("halfgnn", "dgl", "torch.sparse", "index_add", "pyg scatter", "pyg conv", "torch.compile", "cudnn.gnn", "turbo_gnn"),

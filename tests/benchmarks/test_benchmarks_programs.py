@@ -123,7 +123,7 @@ def test_table_shows_the_last_rows_and_their_mean(tmp_path):
     assert programs_tables([]) == []
 
 
-def test_on_a_gpu_contestants_take_turns_twice():
+def test_on_a_gpu_backends_take_turns_twice():
     made, entered = step.Step(BY_NAME["GCNConv"], data.make(data.SIZES["tiny"]), "fp32"), []
 
     @contextlib.contextmanager

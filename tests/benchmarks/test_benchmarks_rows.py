@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # ---- rows ------------------------------------------------------------------------------------------------------------------------
 
 
-def row_of(contestant, ms, dtype="bf16", **changes):
+def row_of(backend, ms, dtype="bf16", **changes):
     values = dict(
-        family="spmm", op="copy_u_sum", direction="forward", contestant=contestant, dtype=dtype, graph=marks.GRAPHS[0],
+        family="spmm", op="copy_u_sum", direction="forward", backend=backend, dtype=dtype, graph=marks.GRAPHS[0],
         num_nodes=10, num_edges=20, order="insertion", heads=1, dim=128, idtype="int64", device="cpu", threads=2, cache="", ms=ms,
         ms_p20=ms, ms_p80=ms, runs=3, date="2026-01-01T00:00:00Z", commit="abc", cpu="C", torch="2", dgl="1",
         command="python -m benchmarks spmm",
@@ -159,12 +159,12 @@ def test_marks_command_says_when_nothing_was_measured(tmp_path, capsys):
     assert "no mark was measured" in capsys.readouterr().out
 
 
-def _gpu_row(contestant, ms, dtype="fp16", **changes):
+def _gpu_row(backend, ms, dtype="fp16", **changes):
     values = dict(
         device="cuda", gpu="NVIDIA H100 80GB HBM3", driver="1", graph="reddit-size (synthetic)", op="u_mul_e_sum", order="sorted",
         idtype="int32", cache="warm", num_edges=1000,
     )  # fmt: skip
-    return row_of(contestant, ms, dtype, **{**values, **changes})
+    return row_of(backend, ms, dtype, **{**values, **changes})
 
 
 @pytest.mark.parametrize("ms,holds", [(3.4, True), (3.6, False)])

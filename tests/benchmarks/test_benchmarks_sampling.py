@@ -24,7 +24,7 @@ def test_rows_and_their_table(tmp_path, capsys):
     ]
     assert cli.main(["sampling", "tiny", *options]) == 0
     found = records.read(tmp_path / sampling.KEPT, sampling.SamplingRow)
-    assert [(row.contestant, row.idtype) for row in found] == [
+    assert [(row.backend, row.idtype) for row in found] == [
         ("halfgnn", "int32"),
         ("halfgnn", "int64"),
         ("dgl", "int64"),

@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("torch_geometric")
 
 from benchmarks import cli, records, serving, serving_models, serving_soak
-from benchmarks.serving_models import DROP_IN, OURS, OURS_AOTI, PYG, PYG_AOTI, Contestant
+from benchmarks.serving_models import DROP_IN, OURS, OURS_AOTI, PYG, PYG_AOTI, Backend
 
 COMPILES = bool(os.environ.get("HALFGNN_TEST_ALL"))  # a package takes half a minute
 OPTIONS = [
@@ -28,15 +28,15 @@ OPTIONS = [
 ]
 
 
-def run(tmp_path, contestants, *more):
-    return cli.main(["serving", *OPTIONS, "--contestants", *contestants, *more, "--out", str(tmp_path)])
+def run(tmp_path, backends, *more):
+    return cli.main(["serving", *OPTIONS, "--backends", *backends, *more, "--out", str(tmp_path)])
 
 
 def test_rows_and_their_tables(tmp_path, capsys):
     eager = (PYG, DROP_IN, OURS)
     assert run(tmp_path, eager, "--calls", "4", "--callers", "1", "3", "--seconds", "0.05") == 0
     found = records.read(tmp_path / serving.KEPT, serving.ServingRow)
-    assert [(row.what, row.contestant, row.callers) for row in found] == [
+    assert [(row.what, row.backend, row.callers) for row in found] == [
         *(("latency", name, 1) for name in eager),
         *(("throughput", name, callers) for callers in (1, 3) for name in eager),
     ]
@@ -63,14 +63,14 @@ def test_packages_are_compiled_once_and_soaked(tmp_path, capsys):
     files = sorted(tmp_path.glob("packages/*/*.pt2"))
     times = [file.stat().st_mtime_ns for file in files]
     found = records.read(tmp_path / serving.KEPT, serving.ServingRow)
-    assert len(files) == 2 and {row.contestant for row in found if row.ms} == set(compiled)
+    assert len(files) == 2 and {row.backend for row in found if row.ms} == set(compiled)
     assert run(tmp_path, [OURS_AOTI], "--soak", "3") == 0
     assert [file.stat().st_mtime_ns for file in files] == times
     assert "halfgnn.pyg AOTInductor: " in capsys.readouterr().out
 
 
 def made(call, name=OURS):
-    return Contestant(name, call)
+    return Backend(name, call)
 
 
 def test_wrong_results_are_named():
@@ -149,7 +149,7 @@ def test_the_table_shows_losses_and_who_is_absent():
         what="latency", model="GAT", dtype="fp32", graph="tiny", num_nodes=9, num_edges=1000, callers=1, threads=1, ms_p20=1.0,
         ms_p80=1.0, ms_p99=1.0, per_second=None, calls=3, error=0.0, date="2026-01-01",
     )  # fmt: skip
-    row = lambda name, ms, **more: serving.ServingRow(contestant=name, ms=ms, **{**values, **more})  # noqa: E731
+    row = lambda name, ms, **more: serving.ServingRow(backend=name, ms=ms, **{**values, **more})  # noqa: E731
     found = [row(PYG, 4.0), row(PYG_AOTI, None, note="does not compile"), row(OURS_AOTI, 2.0)]
     assert "| GAT | fp32 | 9 | 1,000 | 1 | 4.00 | - | - | - | 2.00 | 2.00 x | - |" in serving.render(found)
     newer = row(OURS_AOTI, 5.0, date="2026-01-02"), row(PYG, 4.0, date="2026-01-02")
