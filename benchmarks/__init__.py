@@ -8,5 +8,5 @@ rows go to a CSV file. Every published figure comes from the rows committed unde
 * ``sweep`` makes the cases of operators. ``layer``, ``train``, ``overhead`` and ``limits`` make the other cases.
 * ``baselines`` has the competitors, one plug-in each.
 * ``timing`` is the clock. ``runner`` checks and times a case.
-* ``rows``, ``marks``, ``table`` and ``plot`` keep, judge and show the results.
+* ``rows``, ``targets``, ``table`` and ``plot`` keep, judge and show the results.
 """

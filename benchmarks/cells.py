@@ -1,4 +1,4 @@
-"""Cells and lines of the tables: numbers, factors, the marks beside them."""
+"""Cells and lines of the tables: numbers, factors, the targets beside them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from . import marks
-from .marks import Finding
+from . import targets
 from .rows import Row
+from .targets import Finding
 
 SYNTHETIC = " (synthetic)"
 WRONG_LEGEND = (
@@ -103,20 +103,20 @@ def wrapped(text: str, width: int = 130) -> str:
 
 
 class MarksBeside:
-    """The marks that were judged on rows, to be put beside the figures they judge."""
+    """The targets that were judged on rows, to be put beside the figures they judge."""
 
     def __init__(self, rows: Sequence[Row]):
         self._by_case: dict[tuple, list[Finding]] = defaultdict(list)
-        for finding in marks.judge(rows):
+        for finding in targets.judge(rows):
             if finding.holds is not None:
                 self._by_case[finding.row.case].append(finding)
 
     def cell(self, case: tuple, backends: Sequence[str]) -> str:
-        """The marks of a case on these backends, for example "bf16 0.15 of 1"; lost marks in bold."""
+        """The targets of a case on these backends, for example "bf16 0.15 of 1"; missed targets in bold."""
         texts = []
         for finding in self._by_case.get(case, ()):
-            backend, dtype = finding.mark.ours
+            backend, dtype = finding.target.ours
             if backend in backends:
-                text = f"{number(finding.ratio)} of {float(f'{finding.mark.at_most:.3g}'):g}"
+                text = f"{number(finding.ratio)} of {float(f'{finding.target.at_most:.3g}'):g}"
                 texts.append(f"{dtype} {text if finding.holds else f'**{text}**'}")
         return ", ".join(dict.fromkeys(texts))

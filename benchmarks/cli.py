@@ -24,7 +24,6 @@ from . import (
     graphs,
     layer,
     limits,
-    marks,
     overhead,
     profiling,
     reorder,
@@ -36,6 +35,7 @@ from . import (
     sweep,
     table,
     table_cpu,
+    targets,
     train,
 )
 from .case import DEFAULTS, DIRECTIONS, DTYPES, FAMILY_DEFAULTS, LAYERS, MODELS, Case, Config
@@ -96,7 +96,7 @@ def _add_documents(commands) -> None:
     for name, what in (
         ("plot", "pictures of committed rows, as SVG"),
         ("table", "the markdown tables of committed rows"),
-        ("marks", "the marks, judged on committed rows; exit status 1 if one is lost, 2 if none was measured"),
+        ("targets", "the targets, judged on committed rows; exit status 1 if one is missed, 2 if none was measured"),
     ):
         shown = commands.add_parser(name, help=what)
         shown.add_argument("--rows", type=Path, default=rows.RESULTS / "cpu.csv")
@@ -219,13 +219,13 @@ def _plot(options: argparse.Namespace) -> int:
     return 0
 
 
-def _marks(options: argparse.Namespace) -> int:
+def _targets(options: argparse.Namespace) -> int:
     found = rows.read(options.rows)
     print(marks_table(table_cpu.published(found)))
-    if len(marks.unmeasured(found)) == len(marks.of(found)):
-        print(f"no mark was measured by the rows of {options.rows}")
+    if len(targets.unmeasured(found)) == len(targets.of(found)):
+        print(f"no target was measured by the rows of {options.rows}")
         return 2
-    return 1 if marks.lost(found) else 0
+    return 1 if targets.missed(found) else 0
 
 
 def _compiled(options: argparse.Namespace) -> int:
@@ -243,9 +243,9 @@ _COMMANDS = {
     "serving": serving.run,
     "plot": _plot,
     "table": _table,
-    "marks": _marks,
+    "targets": _targets,
 }
-_OF_FILES = ("plot", "table", "marks")
+_OF_FILES = ("plot", "table", "targets")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import marks
+from . import targets
 
 FAMILIES = {
     "spmm": "copy_u and u_mul_e sums and maxima",
@@ -24,7 +24,7 @@ GROUPS = {
     "operators": ("spmm", "attention", "sddmm", "softmax", "messages", "edges", "limits"),
     "of_nodes": ("spmm", "attention", "sddmm", "softmax", "edges", "limits"),  # without rows of features per edge
     "marked": ("spmm", "sddmm", "softmax", "layer", "limits"),
-    "edge_features": marks.EDGE_FAMILIES,
+    "edge_features": targets.EDGE_FAMILIES,
     "all": tuple(FAMILIES),
 }
 

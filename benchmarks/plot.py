@@ -28,9 +28,9 @@ from matplotlib.lines import Line2D
 from . import cells, charts
 from .charts import GREY
 from .gather import LIMIT
-from .marks import FEATURES
 from .rows import YARDSTICKS, Measured, Row, by_case, latest
 from .table_cpu import published
+from .targets import FEATURES
 
 MARKERS = {"copy_u_sum": "o", "copy_u_max": "s", "u_mul_e_sum": "^", "u_dot_v": "D"}
 ROOFS = ("copy, cached", "copy, memory", "halfgnn, in sequence", LIMIT)

@@ -12,21 +12,21 @@ from pathlib import Path
 from . import facts, records, sampling, serving, table_cpu, table_cuda
 from . import rows as row_files
 from .cells import by_machine, machine, wrapped
-from .marks import FEATURES
 from .programs import records as programs
 from .rows import Row
 from .table_edges import edges_tables, layers_headline
 from .table_parts import (
     limits_table,
-    lost_marks,
     marks_table,
     memory_table,
+    missed_targets,
     orders_table,
     overhead_table,
     source,
     train_table,
 )
 from .table_programs import models_headline, programs_tables
+from .targets import FEATURES
 
 _MARKERS = re.compile(r"<!-- benchmarks: begin (\w+) -->\n(.*?)<!-- benchmarks: end \1 -->", re.DOTALL)
 
@@ -52,14 +52,14 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """A line per operator, and the marks."""
+    """A line per operator, and the targets."""
     rows = table_cpu.published(rows)
     return _joined([table_cpu.summary_table(rows), marks_table(rows)]) if rows else ""
 
 
-def lost(rows: Sequence[Row]) -> str:
-    """The marks that are lost, in a list."""
-    return _joined([lost_marks(table_cpu.published(rows))])
+def missed(rows: Sequence[Row]) -> str:
+    """The targets that are missed, in a list."""
+    return _joined([missed_targets(table_cpu.published(rows))])
 
 
 def _of_rows(made: Callable[[Sequence[Row]], str]) -> Callable[[Path], str]:
@@ -68,7 +68,7 @@ def _of_rows(made: Callable[[Sequence[Row]], str]) -> Callable[[Path], str]:
 
 # Name: file of rows, and the function that renders them.
 SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
-    "lost": ("cpu.csv", _of_rows(lost)),
+    "missed": ("cpu.csv", _of_rows(missed)),
     "summary": ("cpu.csv", _of_rows(summary)),
     "cpu": ("cpu.csv", _of_rows(render)),
     "cuda": ("cuda.csv", _of_rows(render)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from . import marks
+from . import targets
 from .cells import (
     SYNTHETIC,
     WRONG_LEGEND,
@@ -36,8 +36,8 @@ _RIVAL = (
 _MEANS = " The geometric mean counts each case once: modules under the drop-in, attentions fused."
 LEGEND = (
     "Times are medians in milliseconds; backends of a row took turns. " + _RIVAL + '"than fp32": the time of the '
-    'fastest rival in fp32 divided by that of halfgnn in half precision. "marks": the time relative to that of the mark, '
-    "and the largest ratio that the mark allows (the list of marks is below), lost marks in bold. Graphs are synthetic if "
+    'fastest rival in fp32 divided by that of halfgnn in half precision. "targets": the time relative to that of the target, '
+    "and the largest ratio that the target allows (the list of targets is below), missed targets in bold. Graphs are synthetic if "
     "their names say so. DGL has no fp16 on the CPU. Edge data is in insertion order (scattered over the adjacency) or "
     "sorted by destination. " + WRONG_LEGEND + _MEANS
 )
@@ -50,14 +50,14 @@ Pair = tuple[Row | None, Row | None]  # ours, theirs
 
 
 def published(rows: Sequence[Row]) -> list[Row]:
-    """The rows of each processor with the marks' number of threads, or with the most if it has none of these."""
+    """The rows of each processor with the targets' number of threads, or with the most if it has none of these."""
     kept: list[Row] = []
     threads: dict[tuple, set[int]] = {}
     for row in rows:
         threads.setdefault((row.cpu, row.kernels), set()).add(row.threads)
     for row in rows:
         found = threads[row.cpu, row.kernels]
-        if row.threads == (marks.THREADS if marks.THREADS in found else max(found)):
+        if row.threads == (targets.THREADS if targets.THREADS in found else max(found)):
             kept.append(row)
     return kept
 
@@ -104,7 +104,7 @@ def _columns() -> Iterator[tuple[str, str, str, bool]]:
 
 
 _HEADER = ["operator", "direction", "edge data", "ids", "heads x dim", *(heading for heading, *_ in _columns()),
-           "DGL bf16", "DGL fp32", "marks"]  # fmt: skip
+           "DGL bf16", "DGL fp32", "targets"]  # fmt: skip
 
 
 def _cells(case: Measured, ours: Sequence[str]) -> Iterator[str]:
@@ -138,7 +138,7 @@ def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _graphs_with_marks(rows: Sequence[Row]) -> dict[tuple, list[Measured]]:
-    return {key: cases for key, cases in _by_graph(rows).items() if key[-1] in marks.GRAPHS}
+    return {key: cases for key, cases in _by_graph(rows).items() if key[-1] in targets.GRAPHS}
 
 
 def _short_cases(cases: list[Measured]) -> Iterator[Measured]:
@@ -147,7 +147,7 @@ def _short_cases(cases: list[Measured]) -> Iterator[Measured]:
     found: dict[tuple, Measured] = {}
     for case in sorted(cases, key=lambda case: case.first.idtype, reverse=True):  # int32 replaces int64
         row = case.first
-        if row.order == "insertion" and (row.dim == 1 or row.heads * row.dim == marks.FEATURES):
+        if row.order == "insertion" and (row.dim == 1 or row.heads * row.dim == targets.FEATURES):
             found[row.family, row.op, row.direction, row.heads, row.dim] = case
     several = {key[:3] for key in found if key[3] > 1}
     kept = [(key, case) for key, case in found.items() if key[3] > 1 or key[:3] not in several]
@@ -181,7 +181,7 @@ def _short_table(cases: list[Measured]) -> str:
 
 
 def summary_table(rows: Sequence[Row]) -> str:
-    """A table per graph that has marks and processor: a line per operator, and their means."""
+    """A table per graph that has targets and processor: a line per operator, and their means."""
     graphs = _graphs_with_marks(rows)
     order = sorted(graphs, key=lambda key: (*map(str, key[:-1]), str(key[-1])))
     tables = list(filter(None, (_short_table(graphs[key]) for key in order)))

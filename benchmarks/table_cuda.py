@@ -31,7 +31,7 @@ LEGEND = (
     "MiB: at the peak of a call, including its result. Others: their fp16 time divided by halfgnn's, "
     'losses in bold, "-" if they cannot take part; DGL\'s algorithm is a plain re-implementation of '
     "it, one thread per feature. Graphs are synthetic if their names say so. Edge data is sorted by "
-    "destination unless a line says otherwise. Marks: as in the CPU's tables. " + WRONG_LEGEND
+    "destination unless a line says otherwise. Targets: as in the CPU's tables. " + WRONG_LEGEND
 )
 
 
@@ -63,7 +63,7 @@ def _line(case: Measured, cold: Measured, beside: MarksBeside) -> list[str]:
 def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
     """One table per graph."""
     header = ["operator", "direction", "heads x dim", "fp16 ms", "cold", "GB/s", "gather", "MiB", "bf16 ms", "fp32 ms"]
-    header += [*(heading for heading, _ in OTHERS), "marks"]
+    header += [*(heading for heading, _ in OTHERS), "targets"]
     beside, cold = MarksBeside(rows), {case.first.case[:-1]: case for case in _cases(rows, "cold")}
     by_graph: dict[str, list[Measured]] = {}
     for case in _cases(rows, "warm"):

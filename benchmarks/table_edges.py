@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .cells import by_machine, faster, graph_name, machine, markdown, number, shape, time
-from .marks import EDGE_FAMILIES
 from .rows import Measured, Row, by_case
 from .table_parts import marks_table, source
+from .targets import EDGE_FAMILIES
 
 _DTYPES = ("bf16", "fp16", "fp32")
 _SEPARATE = ("halfgnn unfused", "halfgnn, separate")
@@ -147,7 +147,7 @@ def layers_headline(rows: Sequence[Row]) -> str:
 
 
 def edges_tables(rows: Sequence[Row]) -> Iterator[str]:
-    """Per processor: operators, layers, steps; then the marks of features of edges, and the source of the rows."""
+    """Per processor: operators, layers, steps; then the targets of features of edges, and the source of the rows."""
     if rows:
         yield _LEGEND
         for found in by_machine(rows).values():

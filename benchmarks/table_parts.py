@@ -1,14 +1,14 @@
-"""Tables that CPU and GPU have in common: training, overhead, limits, memory, marks, and the source of the rows. Each is
+"""Tables that CPU and GPU have in common: training, overhead, limits, memory, targets, and the source of the rows. Each is
 empty if no row is about it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import marks
+from . import targets
 from .cells import SYNTHETIC, MarksBeside, by_machine, faster, graph_name, machine, markdown, number, shape
-from .marks import Finding
 from .rows import Measured, Row, by_case, latest
+from .targets import Finding
 
 # ---- training and memory ---------------------------------------------------------------------------------------------
 
@@ -16,7 +16,7 @@ _TRAINING = ("halfgnn", "halfgnn fused", "halfgnn drop-in", "dgl", "pyg")
 _TRAINING_HEADER = [
     "model", "graph", "heads x hidden", "dtype", "halfgnn", "dgl.nn fused", "dgl.nn drop-in", "DGL", "PyG",
     "faster than DGL", "than DGL fp32", "MiB, halfgnn", "MiB, DGL", "steps", "loss, halfgnn", "loss, DGL",
-    "loss, DGL fp32", "marks",
+    "loss, DGL fp32", "targets",
 ]  # fmt: skip
 
 
@@ -146,20 +146,20 @@ def orders_table(rows: Sequence[Row]) -> str:
     return "\n\n".join([legend, markdown(header, lines, 1), source([row for case in cases for row in case.values()])])
 
 
-# ---- marks -----------------------------------------------------------------------------------------------------------
+# ---- targets -----------------------------------------------------------------------------------------------------------
 
 
 def _verdict(finding: Finding) -> str:
     if finding.ratio is None:
         return "not measured"
-    return "holds" if finding.holds else "**lost**"
+    return "holds" if finding.holds else "**missed**"
 
 
 def _ratio(finding: Finding) -> str:
-    """The ratio, or "x times faster" if the mark asks for a speed-up."""
+    """The ratio, or "x times faster" if the target asks for a speed-up."""
     if finding.ratio is None:
         return "-"
-    if finding.mark.at_most < 1:
+    if finding.target.at_most < 1:
         return f"{number(1 / finding.ratio)} x faster"
     return f"{number(finding.ratio)} x"
 
@@ -170,31 +170,31 @@ def _where(row: Row) -> str:
 
 
 def marks_table(rows: Sequence[Row]) -> str:
-    """One line per mark with its best and worst case, then every case in which a mark is lost. One table per machine."""
+    """One line per target with its best and worst case, then every case in which a target is missed. One table per machine."""
     return "\n\n".join(_marks_of(found) for found in by_machine(rows).values())
 
 
 def _marks_of(rows: Sequence[Row]) -> str:
     lines = []
-    for mark in marks.of(rows):
-        found = [f for f in marks.judge(rows, [mark]) if f.ratio is not None]
+    for target in targets.of(rows):
+        found = [f for f in targets.judge(rows, [target]) if f.ratio is not None]
         if not found:
-            lines.append([mark.text, "0", "-", "-", "not measured"])
+            lines.append([target.text, "0", "-", "-", "not measured"])
             continue
         found.sort(key=lambda f: f.ratio or 0.0)
-        lines.append([mark.text, str(len(found)), _ratio(found[0]), _ratio(found[-1]), _verdict(found[-1])])
-    text = f"Marks, {machine(rows[0])}.\n\n" + markdown(["mark", "cases", "best", "worst", ""], lines, 1)
-    losses = [f"* {f.mark.text}: {_ratio(f)} ({_where(f.row)})" for f in marks.lost(rows)]
+        lines.append([target.text, str(len(found)), _ratio(found[0]), _ratio(found[-1]), _verdict(found[-1])])
+    text = f"Targets, {machine(rows[0])}.\n\n" + markdown(["target", "cases", "best", "worst", ""], lines, 1)
+    losses = [f"* {f.target.text}: {_ratio(f)} ({_where(f.row)})" for f in targets.missed(rows)]
     return text + ("\n\nLost:\n\n" + "\n".join(losses) if losses else "")
 
 
-def lost_marks(rows: Sequence[Row]) -> str:
-    """The marks that are lost in some case, each with the worst case of every dtype; empty if there are none."""
-    worst: dict[str, dict[str, marks.Finding]] = {}
-    for finding in marks.lost(rows):
-        dtype = finding.mark.ours[1]
-        of_mark = worst.setdefault(finding.mark.text.replace(f", {dtype}", ""), {})
-        of_mark[dtype] = max(finding, of_mark.get(dtype, finding), key=lambda f: f.ratio or 0.0)
+def missed_targets(rows: Sequence[Row]) -> str:
+    """The targets that are missed in some case, each with the worst case of every dtype; empty if there are none."""
+    worst: dict[str, dict[str, targets.Finding]] = {}
+    for finding in targets.missed(rows):
+        dtype = finding.target.ours[1]
+        of_target = worst.setdefault(finding.target.text.replace(f", {dtype}", ""), {})
+        of_target[dtype] = max(finding, of_target.get(dtype, finding), key=lambda f: f.ratio or 0.0)
     lines = [
         f"* {text} ({', '.join(f'{d} {_ratio(f)}' for d, f in sorted(found.items()))})" for text, found in worst.items()
     ]

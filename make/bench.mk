@@ -2,14 +2,14 @@
 
 ##
 ## make bench  measures the CPU's figures, for hours on an otherwise idle machine; rows go to BENCH/cpu.csv (out/cpu).
-##             QUICK=1 measures one graph at one width, in minutes. ROWS=marked measures what the marks and the README show
+##             QUICK=1 measures one graph at one width, in minutes. ROWS=marked measures what the targets and the README show
 
 BENCH ?= out/cpu
 ROWS ?= marked ids threads edges pyg rest
 
 .PHONY: bench bench-marked bench-ids bench-threads bench-edges bench-pyg bench-rest
 
-# The rows of the marks; the same with the other type of ids; with other numbers of threads; and what takes hours.
+# The rows of the targets; the same with the other type of ids; with other numbers of threads; and what takes hours.
 BENCHMARK = $(PY) -m benchmarks
 FORWARD = --graphs powerlaw-20k arxiv --dims 128 --orders insertion --directions forward
 OTHER_THREADS = $(shell for n in 1 4 8; do [ $$n -le $$(nproc) ] && echo $$n; done)

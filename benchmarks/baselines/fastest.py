@@ -1,4 +1,4 @@
-"""The yardstick of the CPU's marks: the sum of rows of the same width, plain and unweighted, by the competitor that is
+"""The yardstick of the CPU's targets: the sum of rows of the same width, plain and unweighted, by the competitor that is
 fastest at it. A few calls choose it, once for each graph, width and dtype. The note of its row names it."""
 
 from __future__ import annotations

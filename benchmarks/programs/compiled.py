@@ -31,7 +31,7 @@ from .step import ERRORS, FACTOR, SEEDS, Step
 
 EFFORT = Effort(budget_s=0.4, min_runs=5, max_runs=11, sample_s=0.01)
 KEPT = "compiled.csv"
-LEAST = 0.95  # the mark
+LEAST = 0.95  # the target
 
 
 @dataclass(frozen=True)

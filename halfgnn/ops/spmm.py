@@ -148,11 +148,11 @@ def gspmm(
         out_dtype: torch.float32 for an unrounded result of half operands; by default the dtype of lhs_data.
 
     Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype or one half and one fp32, in either order. Each operand's
-    gradient has the operand's dtype. Messages are computed and summed in fp32, and the result is rounded once. Nodes without in-edges
-    get 0. For max and min the first edge in CSC order wins a tie, NaN propagates, and only the winner gets a gradient. Results are
-    bitwise reproducible. The backward of a sum weighted by one scalar per head is one pass over out-edges that yields both
-    gradients, or on CUDA two passes where the weights are scattered over more than the cache and rows are narrow. On the CPU the
-    backward of messages of equal shapes is one pass too. Derivatives of every order exist. Semantics follow dgl.ops.gspmm.
+    gradient has the operand's dtype. Messages are computed and summed in fp32, and the result is rounded once. Nodes without
+    in-edges get 0. For max and min the first edge in CSC order wins a tie, NaN propagates, and only the winner gets a gradient.
+    Results are bitwise reproducible. The backward of a sum weighted by one scalar per head is one pass over out-edges that yields
+    both gradients, or on CUDA two passes where the weights are scattered over more than the cache and rows are narrow. On the CPU
+    the backward of messages of equal shapes is one pass too. Derivatives of every order exist. Semantics follow dgl.ops.gspmm.
 
     Returns:
         (num_dst, *broadcast trailing shape)

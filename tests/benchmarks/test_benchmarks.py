@@ -19,12 +19,12 @@ from benchmarks import (
     edge_layer,
     gather,
     graphs,
-    marks,
     memory,
     models,
     overhead,
     rows,
     runner,
+    targets,
     timing,
     train,
     verify,
@@ -108,12 +108,12 @@ def test_forward_results_are_compared_with_float64(family):
 @needs_dgl
 @needs_pyg
 def test_marks_find_every_backend_they_name(monkeypatch):
-    # Names of backends are strings in two places. With a wrong name a mark would always be "not measured".
-    monkeypatch.setattr(marks, "GRAPHS", ("tiny (synthetic)",))
-    monkeypatch.setattr(marks, "THREADS", 1)
-    monkeypatch.setattr(marks, "WIDTHS", (16,))
-    assert marks.unmeasured([row for family in cli.FAMILIES for row in rows_of(family)]) == []
-    assert marks.unmeasured([row for family in marks.EDGE_FAMILIES for row in rows_of(family)]) == []
+    # Names of backends are strings in two places. With a wrong name a target would always be "not measured".
+    monkeypatch.setattr(targets, "GRAPHS", ("tiny (synthetic)",))
+    monkeypatch.setattr(targets, "THREADS", 1)
+    monkeypatch.setattr(targets, "WIDTHS", (16,))
+    assert targets.unmeasured([row for family in cli.FAMILIES for row in rows_of(family)]) == []
+    assert targets.unmeasured([row for family in targets.EDGE_FAMILIES for row in rows_of(family)]) == []
 
 
 @needs_dgl
@@ -288,7 +288,7 @@ def test_all_ways_to_run_a_model_of_pyg_compute_the_same(model):
     "arguments,message",
     [
         (["table", "--rows", "nowhere.csv"], "table: .*nowhere.csv"),
-        (["marks", "--rows", "nowhere.csv"], "marks: .*nowhere.csv"),
+        (["targets", "--rows", "nowhere.csv"], "targets: .*nowhere.csv"),
         (["table", "--into", "nowhere.md"], "table: .*nowhere.md"),
         (["spmm", "--quick", "--threads", "0"], "--threads 0, --budget 0.02: expected positive numbers"),
         (["spmm", "--quick", "--budget", "-1"], "--budget -1.0: expected positive numbers"),

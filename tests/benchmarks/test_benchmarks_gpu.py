@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import cli, gpu, inputs, marks, memory, profiling, rows, runner
+from benchmarks import cli, gpu, inputs, memory, profiling, rows, runner, targets
 from benchmarks.case import DEFAULTS, Backend, Case, Config
 from benchmarks.families import families_of
 from benchmarks.graphs import RECIPES, BenchGraph
@@ -52,7 +52,7 @@ def test_rehearsal_of_what_runs_on_a_gpu(tmp_path, capsys, in_this_process):
     pytest.importorskip("dgl")  # without it, overhead is left out
     assert cli.main(["gpu", "--device", "cpu", "--out", str(tmp_path), "--budget", "36000"]) == 0
     found = rows.read(tmp_path / "cpu.csv")
-    assert {row.graph for row in found} >= {"tiny-communities (synthetic)", "tiny-hub (synthetic)", marks.SMALLEST}
+    assert {row.graph for row in found} >= {"tiny-communities (synthetic)", "tiny-hub (synthetic)", targets.SMALLEST}
     assert {row.family for row in found} >= set(gpu.FAMILIES)
     assert (tmp_path / "cpu.md").read_text() and (tmp_path / "bench.log").read_text()
     assert capsys.readouterr().out.count(": done in") == len(gpu.REHEARSAL)

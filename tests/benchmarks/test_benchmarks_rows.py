@@ -1,4 +1,4 @@
-"""Rows of results, the marks that are judged on them, and the tables made of them."""
+"""Rows of results, the targets that are judged on them, and the tables made of them."""
 
 import csv
 import dataclasses
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cells, cli, gather, marks, rows, runner, table, table_cpu, table_parts
+from benchmarks import cells, cli, gather, rows, runner, table, table_cpu, table_parts, targets
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def row_of(backend, ms, dtype="bf16", **changes):
     values = dict(
-        family="spmm", op="copy_u_sum", direction="forward", backend=backend, dtype=dtype, graph=marks.GRAPHS[0],
+        family="spmm", op="copy_u_sum", direction="forward", backend=backend, dtype=dtype, graph=targets.GRAPHS[0],
         num_nodes=10, num_edges=20, order="insertion", heads=1, dim=128, idtype="int64", device="cpu", threads=2, cache="", ms=ms,
         ms_p20=ms, ms_p80=ms, runs=3, date="2026-01-01T00:00:00Z", commit="abc", cpu="C", torch="2", dgl="1",
         command="python -m benchmarks spmm",
@@ -75,11 +75,11 @@ def test_a_case_is_never_put_together_from_two_runs():
     assert rows.latest([*old, *new]) == [old[2], *new]
 
 
-# ---- marks -----------------------------------------------------------------------------------------------------------------------
+# ---- targets ---------------------------------------------------------------------------------------------------------------------
 
 
 def _findings(found, start):
-    return [(f.ratio, f.holds) for f in marks.judge(found) if f.mark.text.startswith(start)]
+    return [(f.ratio, f.holds) for f in targets.judge(found) if f.target.text.startswith(start)]
 
 
 def test_mark_on_time_holds_up_to_its_limit_and_not_beyond():
@@ -87,7 +87,7 @@ def test_mark_on_time_holds_up_to_its_limit_and_not_beyond():
     for ms, holds in ((1.29, True), (1.3, True), (1.31, False)):
         found = [row_of("halfgnn", ms, **mul), row_of(rows.FASTEST_COPY, 1.0, **mul), row_of("dgl", 0.1, **mul)]
         assert _findings(found, "u_mul_e_sum, bf16") == [(ms, holds)]
-        assert len(marks.lost(found)) == (0 if holds else 1)
+        assert len(targets.missed(found)) == (0 if holds else 1)
 
 
 def test_mark_on_copies_is_against_the_fastest_right_one():
@@ -122,9 +122,9 @@ def test_mark_on_speed_asks_for_the_factor():
 
 def test_every_case_is_judged_and_one_loss_is_a_loss():
     good = [row_of("halfgnn", 1.0), row_of("dgl", 2.0)]
-    bad = [row_of("halfgnn", 3.0, graph=marks.GRAPHS[1]), row_of("dgl", 2.0, graph=marks.GRAPHS[1])]
+    bad = [row_of("halfgnn", 3.0, graph=targets.GRAPHS[1]), row_of("dgl", 2.0, graph=targets.GRAPHS[1])]
     assert _findings([*good, *bad], "copy_u_sum, bf16") == [(0.5, True), (1.5, False)]
-    assert [finding.row.graph for finding in marks.lost([*good, *bad])] == [marks.GRAPHS[1]]
+    assert [finding.row.graph for finding in targets.missed([*good, *bad])] == [targets.GRAPHS[1]]
 
 
 @pytest.mark.parametrize("change", [dict(threads=1), dict(graph="cora (synthetic)"), dict(dim=32), dict(device="cuda")])
@@ -139,24 +139,24 @@ def test_softmax_has_no_features_to_count():
     assert _findings(found, "fp16 within 1.2 x of bf16, operators") == [(1.5, False)]
 
 
-def test_what_was_not_measured_neither_holds_nor_is_lost():
+def test_what_was_not_measured_neither_holds_nor_is_missed():
     found = [row_of("halfgnn", 1.0), row_of("dgl", None, note="refused")]
     assert _findings(found, "copy_u_sum, bf16") == [(None, None)]
-    assert not marks.lost(found) and len(marks.unmeasured(found)) == len(marks.MARKS)
+    assert not targets.missed(found) and len(targets.unmeasured(found)) == len(targets.TARGETS)
 
 
 def test_marks_command_tells_a_loss_by_its_exit_status(tmp_path, capsys):
     for ms, status in ((1.0, 0), (3.0, 1)):
         path = tmp_path / f"{ms}.csv"
         rows.append(path, [row_of("halfgnn", ms), row_of("dgl", 2.0)])
-        assert cli.main(["marks", "--rows", str(path)]) == status
-    assert "**lost**" in capsys.readouterr().out
+        assert cli.main(["targets", "--rows", str(path)]) == status
+    assert "**missed**" in capsys.readouterr().out
 
 
 def test_marks_command_says_when_nothing_was_measured(tmp_path, capsys):
     rows.append(tmp_path / "cpu.csv", [row_of("halfgnn", 1.0, graph="tiny (synthetic)")])
-    assert cli.main(["marks", "--rows", str(tmp_path / "cpu.csv")]) == 2
-    assert "no mark was measured" in capsys.readouterr().out
+    assert cli.main(["targets", "--rows", str(tmp_path / "cpu.csv")]) == 2
+    assert "no target was measured" in capsys.readouterr().out
 
 
 def _gpu_row(backend, ms, dtype="fp16", **changes):
@@ -207,7 +207,7 @@ def test_table_shows_times_rivals_and_losses():
     )
     assert "| 8.00 | 6.00 | bf16 **2.00 of 1**, fp32 **6.00 of 1** |" in text
     assert "2026-01-01, commit abc, C, 2 threads, torch 2, DGL 1: `python -m benchmarks spmm`" in text
-    assert "2 | 2.00 x | 2.00 x | **lost** |" not in text and "| 1 | 2.00 x | 2.00 x | **lost** |" in text
+    assert "2 | 2.00 x | 2.00 x | **missed** |" not in text and "| 1 | 2.00 x | 2.00 x | **missed** |" in text
 
 
 def test_processors_have_tables_of_their_own():
@@ -246,30 +246,30 @@ def test_number_has_three_digits():
     ]  # fmt: skip
 
 
-def test_lost_marks_are_bold_beside_their_figures():
+def test_missed_targets_are_bold_beside_their_figures():
     found = [row_of("halfgnn", 3.0), row_of("dgl", 2.0), row_of("halfgnn", 3.9, "fp16")]
     beside = cells.MarksBeside(found)
     assert beside.cell(found[0].case, ("halfgnn",)) == "bf16 **1.50 of 1**, fp16 **1.30 of 1.2**"
     assert beside.cell(found[0].case, ("halfgnn fused",)) == ""
 
 
-def test_lost_marks_are_listed_with_the_worst_case_of_each_type():
+def test_missed_targets_are_listed_with_the_worst_case_of_each_type():
     found = [
         *(row_of(name, ms, dtype, dim=dim) for dtype in ("bf16", "fp32") for dim, ours in ((64, 3.0), (128, 5.0))
           for name, ms in (("halfgnn", ours), ("dgl", 2.0))),
         row_of("halfgnn", 3.0, "fp16"),
     ]  # fmt: skip
-    (line,) = table_parts.lost_marks(found).splitlines()[2:]
+    (line,) = table_parts.missed_targets(found).splitlines()[2:]
     assert line.startswith("* copy_u_sum: at most 1.0 x the time of the fastest") and line.endswith(
         "(bf16 2.50 x, fp32 2.50 x)"
     )
-    assert table_parts.lost_marks([row_of("halfgnn", 1.0), row_of("dgl", 2.0)]) == ""
+    assert table_parts.missed_targets([row_of("halfgnn", 1.0), row_of("dgl", 2.0)]) == ""
 
 
 def test_summary_has_a_line_per_operator_and_a_table_per_graph():
     found = [
         row_of("halfgnn", 2.0), row_of("dgl", 8.0),
-        row_of("halfgnn", 9.0, graph=marks.GRAPHS[1]), row_of("dgl", 3.0, graph=marks.GRAPHS[1]),
+        row_of("halfgnn", 9.0, graph=targets.GRAPHS[1]), row_of("dgl", 3.0, graph=targets.GRAPHS[1]),
         row_of("halfgnn", 1.0, order="sorted"), row_of("dgl", 1.0, order="sorted"),
     ]  # fmt: skip
     text = table.summary(found)
@@ -293,7 +293,7 @@ def test_training_table_compares_losses_after_the_same_number_of_steps():
 def test_overhead_table_has_a_column_a_size():
     call = dict(family="overhead", op="u_mul_e_sum")
     found = [
-        row_of("halfgnn.ops", 0.05, graph=marks.SMALLEST, num_edges=100, **call),
+        row_of("halfgnn.ops", 0.05, graph=targets.SMALLEST, num_edges=100, **call),
         row_of("halfgnn.ops", 2.0, graph="400 nodes (synthetic)", num_edges=4000, **call),
     ]
     text = table.render(found)

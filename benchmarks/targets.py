@@ -1,11 +1,11 @@
-"""The marks that the project set itself, and whether rows meet them.
+"""The targets that the project set itself, and whether rows meet them.
 
-CPU marks are against the fastest competitor, at two threads, on the arxiv-size and the 20,000-node power-law graph. Each
-processor is judged by its own rows. GPU marks are milliseconds on an H100 SXM in fp16, F = 128, and the cost of a node
-of a million in-edges. An H200 has the same marks.
+CPU targets are against the fastest competitor, at two threads, on the arxiv-size and the 20,000-node power-law graph. Each
+processor is judged by its own rows. GPU targets are milliseconds on an H100 SXM in fp16, F = 128, and the cost of a node
+of a million in-edges. An H200 has the same targets.
 
-A mark is judged in every case that it covers (graph, order of edge data, ids, heads, width). A case gives the ratio of
-two medians that were measured in turns in one run; only "several heads" takes its other side from another case. The mark
+A target is judged in every case that it covers (graph, order of edge data, ids, heads, width). A case gives the ratio of
+two medians that were measured in turns in one run; only "several heads" takes its other side from another case. The target
 holds if it holds in every case.
 """
 
@@ -19,8 +19,8 @@ from .rows import FASTEST_COPY, INDEXED_COPY, Entry, Measured, Row, by_case
 GRAPHS = ("arxiv (synthetic)", "powerlaw-20k (synthetic)")
 SMALLEST = "30 nodes (synthetic)"
 THREADS = 2
-FEATURES = 128  # of the tables and pictures, and of the GPU's marks
-WIDTHS = (64, 128, 256)  # of the CPU's marks
+FEATURES = 128  # of the tables and pictures, and of the GPU's targets
+WIDTHS = (64, 128, 256)  # of the CPU's targets
 GPUS = ("H100", "H200")
 
 
@@ -28,7 +28,7 @@ Cases = dict[tuple, Measured]
 
 
 @dataclass(frozen=True)
-class Mark:
+class Target:
     """ratio(case, all cases) <= at_most, in every case that it covers.
 
     ours: the backend and dtype that it is about. ratio: None if a side was not measured.
@@ -43,16 +43,16 @@ class Mark:
 
 @dataclass(frozen=True)
 class Finding:
-    """A mark in one case."""
+    """A target in one case."""
 
-    mark: Mark
+    target: Target
     row: Row  # halfgnn's row in the case, or another one if there is none
     ratio: float | None  # None: a side was not measured
 
     @property
     def holds(self) -> bool | None:
         """None if a side was not measured."""
-        return None if self.ratio is None else self.ratio <= self.mark.at_most
+        return None if self.ratio is None else self.ratio <= self.target.at_most
 
 
 # ---- on a CPU --------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def _one_head(dtype: str) -> Other:
 def _mark(
     text: str, family: str | tuple[str, ...], op: str | None, direction: str | None, ours: Entry, other: Other,
     at_most: float, heads: int = 1,
-) -> Mark:  # fmt: skip
+) -> Target:  # fmt: skip
     """time(ours) / time(other) <= at_most. op, direction: None covers all. heads: at least so many."""
 
     def covers(row: Row) -> bool:
@@ -99,11 +99,11 @@ def _mark(
         return None if mine is None or theirs is None else mine.ms / theirs.ms  # type: ignore[operator]
 
     family = (family,) if isinstance(family, str) else family
-    return Mark(text, ours, at_most, covers, ratio)
+    return Target(text, ours, at_most, covers, ratio)
 
 
-def _of_operators(dtype: str) -> Iterator[Mark]:
-    """The marks that all types of features have."""
+def _of_operators(dtype: str) -> Iterator[Target]:
+    """The targets that all types of features have."""
     ours, copy = ("halfgnn", dtype), _fastest((FASTEST_COPY,), dtype)
     yield _mark(f"copy_u_sum, {dtype}: at most 1.0 x the time of the fastest of DGL, embedding_bag, torch.sparse, scipy "
                 "and an indexed copy", "spmm", "copy_u_sum", "forward", ours, _fastest(_COPIES, dtype), 1.0)  # fmt: skip
@@ -121,8 +121,8 @@ def _of_operators(dtype: str) -> Iterator[Mark]:
                     ours, _fastest(_DGL, dtype), 1.0)  # fmt: skip
 
 
-MARKS = (
-    *(mark for dtype in _DTYPES for mark in _of_operators(dtype)),
+TARGETS = (
+    *(target for dtype in _DTYPES for target in _of_operators(dtype)),
     *(_mark(f"{text}, bf16: 8 x faster than DGL's", "layer", "GATConv", "forward+backward", (name, _BF16),
             _fastest(_DGL, _BF16), 1 / 8)
       for text, name in (("GATConv step", "halfgnn drop-in"), ("fused GATConv step", "halfgnn fused"))),
@@ -141,7 +141,7 @@ MARKS = (
 EDGE_FAMILIES = ("messages", "several", "edge_layer", "edge_network")
 
 
-def _beside(text: str, ours: Entry, op: str, direction: str, at_most: float, changed: dict[str, str]) -> Mark:
+def _beside(text: str, ours: Entry, op: str, direction: str, at_most: float, changed: dict[str, str]) -> Target:
     """At most `at_most` times the time of the same backend in the case with the fields `changed`."""
 
     def covers(row: Row) -> bool:
@@ -152,10 +152,10 @@ def _beside(text: str, ours: Entry, op: str, direction: str, at_most: float, cha
         mine = case.get(ours)
         return None if mine is None or base is None or not mine.ms or not base.ms else mine.ms / base.ms
 
-    return Mark(f"{text}, {ours[1]}", ours, at_most, covers, ratio)
+    return Target(f"{text}, {ours[1]}", ours, at_most, covers, ratio)
 
 
-def _one_pass(dtype: str) -> Mark:
+def _one_pass(dtype: str) -> Target:
     def covers(row: Row) -> bool:
         return row.family == "several" and row.device == "cpu" and row.direction == "forward"
 
@@ -164,10 +164,10 @@ def _one_pass(dtype: str) -> Mark:
         return None if mine is None or one is None else mine / one
 
     text = f"mean, max, min and std at once: at most 1.6 x the time of one maximum, {dtype}"
-    return Mark(text, ("halfgnn", dtype), 1.6, covers, ratio)
+    return Target(text, ("halfgnn", dtype), 1.6, covers, ratio)
 
 
-def _of_networks(text: str, dtype: str, value: str, rivals: tuple[str, ...], most: float) -> Mark:
+def _of_networks(text: str, dtype: str, value: str, rivals: tuple[str, ...], most: float) -> Target:
     """`value`, a field of halfgnn's row, is at most `most` of the least that `rivals` have."""
 
     def covers(row: Row) -> bool:
@@ -179,12 +179,12 @@ def _of_networks(text: str, dtype: str, value: str, rivals: tuple[str, ...], mos
         others = [x for x in found[1:] if x is not None]
         return None if found[0] is None or not others else found[0] / (most * min(others))
 
-    return Mark(f"a network on every edge, {dtype}: {text}", ("halfgnn", dtype), 1.0, covers, ratio)
+    return Target(f"a network on every edge, {dtype}: {text}", ("halfgnn", dtype), 1.0, covers, ratio)
 
 
 _BOTH = "forward+backward"
 _NETWORKS = tuple(
-    mark for dtype in (_BF16, _FP32) for mark in (
+    target for dtype in (_BF16, _FP32) for target in (
         _of_networks("at most the time of the plain one, compiled or not", dtype, "ms", ("plain", "plain compiled"), 1.0),
         _of_networks("1.3 x faster than under checkpoint", dtype, "ms", ("checkpoint",), 1 / 1.3),
         _of_networks("its peak at most a tenth of the plain one's", dtype, "peak_mb", ("plain",), 0.1),
@@ -195,7 +195,7 @@ _OF_LAYERS = tuple(
             f"{layer} with edges", _BOTH, 1.5, {"op": layer})
     for dtype in (_BF16, _FP32) for layer in ("TransformerConv", "GATv2Conv")
 )  # fmt: skip
-EDGE_MARKS = (*_OF_LAYERS, *_NETWORKS, *(mark for dtype in _DTYPES for mark in (
+EDGE_TARGETS = (*_OF_LAYERS, *_NETWORKS, *(target for dtype in _DTYPES for target in (
     *(_beside(f"{op}, with its backward: at most 4 x its forward", ("halfgnn", dtype), op, _BOTH, 4.0, {"direction": "forward"})
       for op in ("u_mul_e_sum_of_rows", "u_add_e_sum")),
     _beside("u_relu_add_e_sum: at most 1.3 x the time of u_add_e_sum", ("halfgnn", dtype), "u_relu_add_e_sum", "forward",
@@ -215,7 +215,7 @@ def _label(graph: str) -> str:
 
 def _limit(
     text: str, family: str, op: str, direction: str, graph: str, value: str, most: float, heads: int = 1, dim: int = FEATURES
-) -> Mark:  # fmt: skip
+) -> Target:  # fmt: skip
     """`value`, a field of halfgnn's row in fp16, is at most `most`."""
 
     def covers(row: Row) -> bool:
@@ -229,21 +229,21 @@ def _limit(
         found = None if ours is None else getattr(ours, value)
         return None if found is None else found / most
 
-    return Mark(text, _OURS_FP16, 1.0, covers, ratio)
+    return Target(text, _OURS_FP16, 1.0, covers, ratio)
 
 
-def _milliseconds(op: str, family: str, graph: str, most: float, direction: str = "forward") -> Mark:
+def _milliseconds(op: str, family: str, graph: str, most: float, direction: str = "forward") -> Target:
     what = op if direction == "forward" else f"{op} {direction}"
     return _limit(f"{what}, fp16, {graph}: at most {most:.3g} ms", family, op, direction, graph, "ms", most)
 
 
-def _guide(heads: int, text: str, value: str, most: float) -> Mark:
-    """A mark of the three-layer GAT of DGL's guide to mixed precision. Memory includes graph, data and parameters."""
+def _guide(heads: int, text: str, value: str, most: float) -> Target:
+    """A target of the three-layer GAT of DGL's guide to mixed precision. Memory includes graph, data and parameters."""
     text = f"training a GAT of 3 x {heads} x 256, fp16, reddit-size: {text}"
     return _limit(text, "train", "GAT", "step", "reddit-size", value, most, heads, 256)
 
 
-def _hub(families: tuple[str, ...], what: str) -> Mark:
+def _hub(families: tuple[str, ...], what: str) -> Target:
     """The edges of a hub take at most 1.1 times as long as the same number of edges of the graph without the hub."""
     hub, plain = _label("arxiv-size-hub"), _label("arxiv-size")
 
@@ -260,15 +260,15 @@ def _hub(families: tuple[str, ...], what: str) -> Mark:
         return row.family in families and row.device == "cuda" and row.graph == hub
 
     text = f"{what}, fp16, a node of a million in-edges: at most 1.1 x what its edges would take elsewhere"
-    return Mark(text, _OURS_FP16, 1.1, covers, ratio)
+    return Target(text, _OURS_FP16, 1.1, covers, ratio)
 
 
-GPU_MARKS = (
+GPU_TARGETS = (
     _milliseconds("u_mul_e_sum", "spmm", "reddit-size", 3.5),
     _milliseconds("u_mul_e_sum", "spmm", "products-size", 8.7),
     _milliseconds("u_dot_v", "sddmm", "reddit-size", 4.0),
     _milliseconds("u_dot_v", "sddmm", "products-size", 10.0),
-    # 1.2 and 1.5 times the mark of the weighted sum.
+    # 1.2 and 1.5 times the target of the weighted sum.
     *(
         _milliseconds("gat_attention", "attention", graph, factor * base, direction)
         for graph, base in (("reddit-size", 3.5), ("products-size", 8.7))
@@ -286,28 +286,28 @@ GPU_MARKS = (
 # ---- verdicts --------------------------------------------------------------------------------------------------------
 
 
-def of(rows: Sequence[Row]) -> Sequence[Mark]:
-    """The marks of the rows' device, and of what they are about."""
+def of(rows: Sequence[Row]) -> Sequence[Target]:
+    """The targets of the rows' device, and of what they are about."""
     if rows and all(row.family in EDGE_FAMILIES for row in rows):
-        return EDGE_MARKS
-    return GPU_MARKS if any(row.device == "cuda" for row in rows) else MARKS
+        return EDGE_TARGETS
+    return GPU_TARGETS if any(row.device == "cuda" for row in rows) else TARGETS
 
 
-def judge(rows: Sequence[Row], marks: Sequence[Mark] | None = None) -> Iterator[Finding]:
-    """One Finding per mark and covered case, in the order of the marks. By default the marks of the rows' device."""
+def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> Iterator[Finding]:
+    """One Finding per target and covered case, in the order of the targets. By default the targets of the rows' device."""
     cases = by_case(rows)
-    for mark in of(rows) if marks is None else marks:
+    for target in of(rows) if targets is None else targets:
         for case in cases.values():
-            row = case.get(mark.ours, case.first)
-            if mark.covers(row):
-                yield Finding(mark, row, mark.ratio(case, cases))
+            row = case.get(target.ours, case.first)
+            if target.covers(row):
+                yield Finding(target, row, target.ratio(case, cases))
 
 
-def unmeasured(rows: Sequence[Row]) -> list[Mark]:
-    """Marks for which no case of the rows was measured."""
-    seen = {finding.mark for finding in judge(rows) if finding.ratio is not None}
-    return [mark for mark in of(rows) if mark not in seen]
+def unmeasured(rows: Sequence[Row]) -> list[Target]:
+    """Targets for which no case of the rows was measured."""
+    seen = {finding.target for finding in judge(rows) if finding.ratio is not None}
+    return [target for target in of(rows) if target not in seen]
 
 
-def lost(rows: Sequence[Row]) -> list[Finding]:
+def missed(rows: Sequence[Row]) -> list[Finding]:
     return [finding for finding in judge(rows) if finding.holds is False]
