@@ -141,13 +141,17 @@ def gather_of(node: fx.Node) -> Gather | None:
     return Gather(x, dim % value.dim(), index, node.target in (operator.getitem, "__getitem__"))
 
 
+# torch.index_select may be bound to others: by torch_geometric, when it is imported, and by the drop-in. Dynamo hands over what is
+# bound now or, if it had looked PyTorch's functions up before, what was bound then.
+_SELECTS = {("torch", "index_select"), ("torch_geometric.hash_tensor", "_new_index_select")}
+
+
 def _gather_parts(node: fx.Node) -> tuple[Any, Any, Any] | None:
-    """x, the dimension and the index. torch_geometric and the drop-in bind torch.index_select to functions of their own: what is
-    bound now is known, and PyTorch's own, which Dynamo may see through it."""
+    """x, the dimension and the index."""
     if node.op not in ("call_function", "call_method"):
         return None
     name, module = full_name_of(node), getattr(node.target, "__module__", "")
-    if node.target in ("index_select", torch.index_select) or (name == "index_select" and module == "torch"):
+    if node.target in ("index_select", torch.index_select) or (module, name) in _SELECTS:
         return argument(node, 0, "input"), argument(node, 1, "dim"), argument(node, 2, "index")
     if node.target in (operator.getitem, "__getitem__"):
         return node.args[0], 0, node.args[1]
