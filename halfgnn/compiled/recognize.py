@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, statically_known_true
 
 _INTEGERS = (torch.int32, torch.int64)
 
@@ -38,6 +38,13 @@ def argument(node: fx.Node, place: int, name: str, default: Any = None) -> Any:
     return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
 
+def _have_same_sizes(x: Tensor, y: Tensor) -> bool:
+    return len(x.shape) == len(y.shape) and all(statically_known_true(a == b) for a, b in zip(x.shape, y.shape))
+
+
+_VIEWS_OF_ALL = {"view", "reshape", "flatten", "contiguous", "squeeze", "long", "to", "detach", "expand", "expand_as"}
+
+
 # ---- indices -----------------------------------------------------------------------------------------------------------------
 
 
@@ -62,10 +69,10 @@ def index_of(node: Any) -> Index | None:
     if row is not None:
         return row
     name = name_of(node)
-    if name in ("view", "reshape", "flatten", "contiguous", "squeeze", "long", "to", "detach") and node.args:
+    if name in _VIEWS_OF_ALL and node.args:
         inner = node.args[0]
         x = value_of(inner)
-        if isinstance(x, Tensor) and x.dim() == 1 and x.dtype is value.dtype:
+        if isinstance(x, Tensor) and x.dim() == 1 and x.dtype is value.dtype and _have_same_sizes(x, value):
             return index_of(inner)
     return Index(node, None)
 

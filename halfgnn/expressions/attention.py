@@ -234,7 +234,7 @@ def _weighted(x: Expression, attention: Any, row: int) -> _Logits | None:
     """Logits of GATv2: what is summed over D is leaky_relu(...) * attention, with one attention for all edges."""
     if not isinstance(x, Op) or x.func is not _LEAKY_RELU or not isinstance(attention, Tensor):
         return None
-    if attention.numel() != x.shape[1:].numel() or attention.shape[-1] != x.shape[-1]:
+    if attention.numel() != math.prod(x.shape[1:]) or attention.shape[-1] != x.shape[-1]:
         return None
     if attention.dim() == x.dim() and attention.shape[0] != 1:
         return None  # of each edge

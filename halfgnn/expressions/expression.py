@@ -7,6 +7,7 @@ this package. It has no autograd node: what it is lowered to has the history. It
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -67,7 +68,7 @@ class Expression:
         return len(self.shape)
 
     def numel(self) -> int:
-        return self.shape.numel()
+        return math.prod(self.shape)  # torch.Size.numel() has no symbols
 
     def is_contiguous(self) -> bool:
         return self.strides is None

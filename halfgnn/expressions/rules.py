@@ -6,6 +6,7 @@ the sum over the last dimension or the linear layer that reads it, see values.py
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -159,7 +160,7 @@ def _views(func: Any, args: Any, kwargs: Any) -> Op | None:
         return None
     shape, strides = view.shape, None if is_dense else view.stride()
     num_edges = message.shape[0]
-    if not shape or shape[0] != num_edges or num_edges == 0 or (func in SHAPES and shape.numel() != message.numel()):
+    if not shape or shape[0] != num_edges or num_edges == 0 or (func in SHAPES and math.prod(shape) != message.numel()):
         return None
     name, row, num_rows = _name(func), message.row, message.num_rows
     return Op(func, args, kwargs, name, message, shape, message.dtype, row, num_rows, strides, is_view=True)
