@@ -2,7 +2,8 @@
 
 fp16 and bf16 SpMM, SDDMM, edge softmax and fused attention that compute in fp32 and round once. `halfgnn.ops` has the operators, on
 a :class:`halfgnn.Graph`; `halfgnn.nn` and `halfgnn.pyg` have modules with the constructors of dgl.nn and torch_geometric;
-`halfgnn.dgl` routes DGL's own models through them; `halfgnn.dataloading` moves mini-batches to the GPU while it computes.
+`halfgnn.dgl` routes DGL's own models through them; `halfgnn.dataloading` moves mini-batches to the GPU while it computes, and
+`halfgnn.padding` gives them few sizes.
 :func:`halfgnn.reorder` numbers the nodes of a graph for caches.
 """
 
@@ -31,7 +32,7 @@ __all__ = [
 
 def __getattr__(name):
     # Imported when first used: not every program needs them, and the import of a few is slow.
-    if name in ("compat", "dataloading", "dgl", "nn", "pyg"):
+    if name in ("compat", "dataloading", "dgl", "nn", "padding", "pyg"):
         import importlib
 
         return importlib.import_module(f"halfgnn.{name}")

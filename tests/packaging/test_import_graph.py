@@ -17,7 +17,7 @@ LAYERS = (
     ("halfgnn._stable_abi",),
     ("halfgnn._library",),
     ("halfgnn.common", "halfgnn.dgl_index", "halfgnn.reference"),
-    ("halfgnn.adjacency",),
+    ("halfgnn.adjacency", "halfgnn.padding"),
     ("halfgnn.graph",),
     ("halfgnn.heterograph",),
     ("halfgnn.graph_argument",),
