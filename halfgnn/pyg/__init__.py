@@ -48,6 +48,7 @@ from .modules.res_gated_graph_conv import ResGatedGraphConv
 from .modules.rgcn_conv import RGCNConv
 from .modules.sage_conv import SAGEConv
 from .modules.transformer_conv import TransformerConv
+from .pad_to_buckets import PadToBuckets
 from .to_graph import ToGraph
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "HeteroLinear",
     "LGConv",
     "PNAConv",
+    "PadToBuckets",
     "RGCNConv",
     "ResGatedGraphConv",
     "SAGEConv",
