@@ -54,6 +54,22 @@ model = Model().to(DEVICE)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """,
     ("docs/compiled.md", 0): "import torch; model = torch.nn.Linear(2, 2)",
+    ("docs/compiled.md", 2): """
+import torch, torch.nn.functional as F
+from torch_geometric.data import Data
+from torch_geometric.nn import BatchNorm, GCNConv, global_mean_pool
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = GCNConv(8, 3), BatchNorm(3)
+    def forward(self, x, edge_index, batch, size):
+        return global_mean_pool(self.norm(self.conv(x, edge_index)), batch, size)
+model = Model()
+dataset = [Data(x=torch.randn(n, 8), edge_index=torch.randint(n, (2, 9)), y=torch.randn(1, 3)) for n in range(2, 9)]
+""",
+    ("docs/compiled.md", 3): """
+edge_index, x, compiled_layer = torch.randint(5, (2, 9)), torch.randn(5, 8), GCNConv(8, 3)
+""",
     ("docs/nn.md", 0): "import dgl.nn, halfgnn.nn; dgl_conv = dgl.nn.GATConv(64, 32, 4)",
     ("docs/operators.md", 0): GRAPH
     + """
@@ -82,6 +98,7 @@ model = ops.copy_u_sum
 }
 NEEDS = {
     "README.md": "torch_geometric",
+    "docs/compiled.md": "torch_geometric",
     "docs/nn.md": "dgl",
     "docs/pyg.md": "torch_geometric",
 }
