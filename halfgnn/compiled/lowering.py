@@ -29,7 +29,7 @@ from ..expressions.linear import linear
 from ..expressions.reduce import has_rows_of, reduced
 from ..expressions.rows import GatherRows
 from ..expressions.values import materialize
-from . import thresholds
+from . import several, thresholds
 from .edges import GraphEdges, TracedEdges, is_cached
 from .effects import Contexts, dead_nodes, erase_dead, in_order, memory_of, memory_of_tensor, written_by
 from .extend import extend
@@ -37,6 +37,7 @@ from .recognize import (
     Gather,
     Reduction,
     gather_of,
+    ids_in,
     is_ones,
     make_functional,
     name_of,
@@ -45,6 +46,7 @@ from .recognize import (
     signature_of,
     softmax_of,
     value_of,
+    weights_of,
 )
 from .recorder import Values, recording
 from .rows import Relu, SumRows, is_slow_in_inductor
@@ -117,6 +119,7 @@ class Lowering:
         self._gathers: dict[fx.Node, tuple[Gather, TracedEdges, int]] = {}
         self._softmaxes: dict[fx.Node, Any] = {}
         self._is_part: set[fx.Node] = set()  # of a softmax
+        self._replaced: set[fx.Node] = set()  # with an earlier node
 
     def run(self) -> Counter[str]:
         nodes = list(self._graph.nodes)
@@ -150,6 +153,8 @@ class Lowering:
             self._materialize_inputs(node)
             return
         self._forget_written(node)
+        if node in self._replaced:
+            return
         if node in self._reductions:
             if node not in self._is_part or len(node.users) > 1:
                 self._reduce(node, self._reductions[node])
@@ -176,7 +181,7 @@ class Lowering:
         self._gathers[node] = gather, edges, row
         if gather.x in self._expressions:
             self._materialize_input(node, gather.x)
-        self._expressions[node] = expressions.Gather(x, edges, row, _ids(node), gather.dim)
+        self._expressions[node] = expressions.Gather(x, edges, row, ids_in(node), gather.dim)
 
     def _extend(self, node: fx.Node) -> bool:
         if node.target is torch.ops.aten.sym_size.int:
@@ -208,7 +213,7 @@ class Lowering:
     def _linear(self, node: fx.Node) -> bool:
         """A linear layer of an expression, of which nodes may compute the parts."""
         lazy = self._expressions.get(node.args[0])  # type: ignore[arg-type]
-        weight, bias = _weights(node)
+        weight, bias = weights_of(node)
         if (
             lazy is None
             or weight is None
@@ -271,12 +276,36 @@ class Lowering:
     # ---- reductions ------------------------------------------------------------------------------------------------------------
 
     def _reduce(self, node: fx.Node, call: Reduction) -> None:
+        group = several.group_of(node, self._reductions)
+        if group is not None and self._reduce_group(node, group):
+            return
         lazy = self._expressions.get(call.src)
         result = self._reduction(node, call, lazy)
         if result is not None:
             self._replace(node, result)
         elif lazy is not None:
             self._materialize_input(node, call.src)
+
+    def _reduce_group(self, node: fx.Node, group: several.Group) -> bool:
+        """Several reductions of the same rows, of which the node is the first."""
+        call, lazy, src = self._reductions[node], self._expressions.get(group.src), value_of(group.src)
+        found = self._edges.of(call.ids)
+        if found is None or src.dtype not in types_on(src.device.type) or not _is_worth(src):
+            return False
+        if lazy is not None and not several.goes_along(lazy, *found, call.num_rows):
+            src, lazy = value_of(self._materialized(group.src, node) or group.src), None
+
+        def lower() -> dict[str, Tensor]:
+            with without_autocast(src.device):
+                return several.reduced(group, src if lazy is None else lazy, *found, call.num_rows)
+
+        results = self._lowered(node, lower, "several reductions")
+        if results is None:
+            return False
+        for reduction, name in group.names.items():
+            self._replace(reduction, results[name])
+            self._replaced.add(reduction)
+        return True
 
     def _reduction(self, node: fx.Node, call: Reduction, lazy: Any) -> Tensor | None:
         """The result of a node that reduces rows; None if PyTorch's stays."""
@@ -358,14 +387,14 @@ class Lowering:
                 self._materialize_input(node, x)
 
     def _materialize_input(self, node: fx.Node, x: fx.Node) -> None:
-        """A softmax is an operator of halfgnn; the graph computes all other expressions as it did."""
+        """Softmaxes, and layers that nodes compute, are operators of halfgnn; the graph computes other expressions as it did."""
         new = self._materialized(x, node)
         if new is not None:
             node.replace_input_with(x, new)
 
     def _materialized(self, x: fx.Node, node: fx.Node | None = None) -> fx.Node | None:
         lazy = self._expressions[x]
-        if not _has_softmax(lazy):
+        if not _is_operator(lazy):
             return None
         if x not in self._read:
             assert node is not None
@@ -424,30 +453,9 @@ def _counted(counts: Counter[str]) -> Iterator[None]:
         accounts.routed.update(routed)
 
 
-def _ids(node: fx.Node) -> Tensor:
-    return next(
-        x
-        for y in nodes_in([node.args, node.kwargs])
-        if isinstance(x := value_of(y), Tensor) and not x.is_floating_point()
-    )
-
-
-def _weights(node: fx.Node) -> tuple[Any, Any]:
-    """The weight and the bias of a linear layer, or the matrix of a product."""
-
-    def linear(input: Any, weight: Any, bias: Any = None) -> tuple[Any, Any]:
-        return weight, bias
-
-    try:
-        weight, bias = linear(*node.args, **node.kwargs)
-    except TypeError:
-        return None, None
-    value = value_of(weight)
-    return (weight, bias) if isinstance(value, Tensor) and value.dim() == 2 else (None, None)
-
-
-def _has_softmax(x: expressions.Expression) -> bool:
-    return isinstance(x, expressions.Softmax) or any(_has_softmax(y) for y in x.operands())
+def _is_operator(x: expressions.Expression) -> bool:
+    """Whether a part is a softmax, or a layer of nodes."""
+    return isinstance(x, expressions.Softmax) or x.cache.is_split or any(_is_operator(y) for y in x.operands())
 
 
 def _is_worth(x: Tensor, smallest: int | None = None) -> bool:

@@ -328,3 +328,25 @@ def nodes_in(args: Any) -> Iterator[fx.Node]:
             yield from nodes_in(x)
     elif isinstance(args, dict):
         yield from nodes_in(list(args.values()))
+
+
+def ids_in(node: fx.Node) -> Tensor:
+    return next(
+        x
+        for y in nodes_in([node.args, node.kwargs])
+        if isinstance(x := value_of(y), Tensor) and not x.is_floating_point()
+    )
+
+
+def weights_of(node: fx.Node) -> tuple[Any, Any]:
+    """The weight and the bias of a linear layer, or the matrix of a product."""
+
+    def linear(input: Any, weight: Any, bias: Any = None) -> tuple[Any, Any]:
+        return weight, bias
+
+    try:
+        weight, bias = linear(*node.args, **node.kwargs)
+    except TypeError:
+        return None, None
+    value = value_of(weight)
+    return (weight, bias) if isinstance(value, Tensor) and value.dim() == 2 else (None, None)

@@ -118,15 +118,16 @@ class Cache:
     """What is kept with an expression once it is materialized, and with the same expression without gradients.
 
     values: its values, with their history. is_shared: whether what the expression is a part of reads them, and does not compute
-    them again. is_observed: whether somebody waits for their gradient, which then has to pass through them.
+    them again. is_observed: whether somebody waits for their gradient, which then has to pass through them. is_split: whether it
+    is a linear layer, of which reductions alone read the parts that belong to nodes.
     """
 
-    __slots__ = ("is_observed", "is_shared", "values", "version")
+    __slots__ = ("is_observed", "is_shared", "is_split", "values", "version")
 
     def __init__(self) -> None:
         self.values: Tensor | None = None
         self.version: int | None = None
-        self.is_shared = self.is_observed = False
+        self.is_shared = self.is_observed = self.is_split = False
 
 
 class Gather(Expression):
@@ -275,7 +276,7 @@ ORDERLY = SHAPES | {
     _aten.unsqueeze.default,
     _aten.squeeze.dim,
 }  # contiguous if the message is: the same values, in order
-CAT, SUM, WHERE = _aten.cat.default, _aten.sum.dim_IntList, _aten.where.self
+CAT, STACK, SUM, WHERE = _aten.cat.default, _aten.stack.default, _aten.sum.dim_IntList, _aten.where.self
 
 
 # ---- signs -------------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from ..common.autograd import snapshot
 from ..common.precision import HALF, computed_type, without_autocast
 from .accounts import routed
 from .expression import ORDINARY, Expression, Gather
-from .values import ALL, EDGES, Combined, Evaluation, Joined, Rows, Value
+from .rules import extended
+from .values import ALL, EDGES, Combined, Evaluation, Joined, Rows, Value, sum_of
 
 Terms = dict[int | str, list[tuple[Tensor, Tensor]]]  # by whose rows they are: rows, and their part of the weight
 
@@ -36,10 +37,12 @@ def linear(x: Expression, weight: Tensor, bias: Tensor | None) -> Expression | T
     if terms is None:
         return None
     if not is_wide:
-        return _sum(terms, bias, evaluation, x)
+        return _sum(terms, bias, evaluation, x, may_split=True)
     with without_autocast(x.device):  # rounded once: nodes are fewer than edges
         terms = {of: [(y.float(), w.float()) for y, w in pairs] for of, pairs in terms.items()}
-        return _sum(terms, None if bias is None else bias.float(), evaluation, x).to(dtype)
+        out = _sum(terms, None if bias is None else bias.float(), evaluation, x, may_split=False)
+        assert isinstance(out, Tensor)
+        return out.to(dtype)
 
 
 def _of_one_side(x: Expression, evaluation: Evaluation, weight: Tensor, bias: Tensor | None) -> Expression:
@@ -131,8 +134,10 @@ def _width(value: Value) -> int:
     return max(map(_width, parts))
 
 
-def _sum(terms: Terms, bias: Tensor | None, evaluation: Evaluation, x: Expression) -> Tensor:
-    layers: list[Value] = []
+def _sum(
+    terms: Terms, bias: Tensor | None, evaluation: Evaluation, x: Expression, may_split: bool
+) -> Expression | Tensor:
+    layers: list[Rows] = []
     for of, pairs in terms.items():
         if of != EDGES and bias is not None:
             out, bias = _layer(pairs, bias), None
@@ -140,11 +145,19 @@ def _sum(terms: Terms, bias: Tensor | None, evaluation: Evaluation, x: Expressio
             out = _layer(pairs, None)
         layers.append(Rows(of, out))
     routed["linear"] += 1
-    value = layers[0]
-    for layer in layers[1:]:
-        value = Combined("add", value, layer)
+    if may_split and terms.keys() == {0, 1}:
+        return _as_expression({layer.side: layer.x for layer in layers}, x)
     with without_autocast(x.device):
-        return evaluation.tensor_of(value)
+        return evaluation.tensor_of(sum_of(layers))
+
+
+def _as_expression(rows: dict[int | str, Tensor], x: Expression) -> Expression:
+    """The sum of the rows of both ends, which is materialized by what does not reduce it at once."""
+    ends = tuple(Gather(rows[side], x.propagation, side, x.propagation.ids(side)) for side in (0, 1))
+    lazy = extended(torch.ops.aten.add.Tensor, ends, {})
+    assert lazy is not None
+    lazy.cache.is_split = True
+    return lazy
 
 
 def _layer(pairs: list[tuple[Tensor, Tensor]], bias: Tensor | None) -> Tensor:

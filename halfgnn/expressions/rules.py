@@ -21,6 +21,7 @@ from .expression import (
     ORDERLY,
     ORDINARY,
     SHAPES,
+    STACK,
     SUM,
     UNARY,
     VIEWS,
@@ -207,6 +208,23 @@ def _joins(func: Any, args: Any, kwargs: Any) -> Op | None:
     return Op(func, args, kwargs, "cat", message, shape, message.dtype, None, message.shape[0])
 
 
+def _stacks(func: Any, args: Any, kwargs: Any) -> Op | None:
+    """Messages of one shape in a new dimension behind that of the edges, as the towers of PNA."""
+    parts, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    message, rank = parts[0], parts[0].dim() + 1
+    if not all(isinstance(x, Expression) and are_of_same_edges(x, message) for x in parts) or message.edge_dim != 0:
+        return None
+    if (
+        not -rank < dim < rank
+        or dim == 0
+        or any(x.dtype is not message.dtype or x.shape != message.shape for x in parts)
+    ):
+        return None
+    shape = [*message.shape]
+    shape.insert(dim % rank, len(parts))
+    return Op(func, args, kwargs, "stack", message, shape, message.dtype, None, message.shape[0])
+
+
 def _sums(func: Any, args: Any, kwargs: Any) -> Op | None:
     """The sum over one dimension of each edge."""
     message, dims = args[:2]
@@ -237,6 +255,7 @@ _RULES: dict[Any, Callable[[Any, Any, Any], Op | None]] = {
     **dict.fromkeys(UNARY, _maps),
     **dict.fromkeys(VIEWS, _views),
     CAT: _joins,
+    STACK: _stacks,
     WHERE: _selects,
     SUM: _sums,
 }
@@ -260,5 +279,5 @@ EXTENDING = (
     "type", "float", "half", "bfloat16", "double", "clone",
     "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "select", "narrow", "transpose", "swapaxes", "swapdims",
     "movedim", "expand", "__getitem__", "chunk", "split", "unbind", "contiguous", "permute",
-    "cat", "concat", "concatenate", "sum", "where",
+    "cat", "concat", "concatenate", "stack", "sum", "where",
 )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from .expression import (
     CAT,
     POLES,
     SHAPES,
+    STACK,
     SUM,
     UNBOUNDED,
     WHERE,
@@ -89,11 +90,12 @@ Value = Rows | Combined | Rectified | Joined
 class Evaluation:
     """Computes values of expressions of one propagation, outside of autocast.
 
-    is_live: whether gradients reach what the expressions are made of. Those of an expression that requires none never do.
+    is_live: whether gradients reach what the expressions are made of. Those of an expression that requires none never do. splits:
+    whether a linear layer is the sum of its parts; otherwise it is materialized.
     """
 
-    def __init__(self, expression: Expression) -> None:
-        self.propagation, self.is_live = expression.propagation, expression.requires_grad
+    def __init__(self, expression: Expression, splits: bool = False) -> None:
+        self.propagation, self.is_live, self.splits = expression.propagation, expression.requires_grad, splits
         self.num_nodes: dict[int, int] = {}  # of the rows of edge_index, as far as they are known
 
     # ---- trees ---------------------------------------------------------------------------------------------------------------
@@ -104,6 +106,8 @@ class Evaluation:
         values = x.materialized_values()
         if values is not None and (x.cache.is_observed or (x.cache.is_shared and x.row is None)):
             return Rows(EDGES, self._alive(values if x.edge_dim == 0 else values.movedim(x.edge_dim, 0)))
+        if x.cache.is_split and not self.splits:
+            return Rows(EDGES, self._alive(materialize(x)))
         x.grad_bypassed |= self.is_live
         if x.row is not None and not x.is_watched():
             self.num_nodes[x.row] = x.num_rows
@@ -125,6 +129,8 @@ class Evaluation:
             return value
         if x.func is CAT:
             return Joined(tuple(self._operand(y, x) for y in x.args[0]))
+        if x.func is STACK:
+            return self._stacked(x)
         if x.func is WHERE:
             return Rows(EDGES, x.func(*(self._formed_operand(y, x) for y in x.args)))
         inner = self.of(x.args[0])
@@ -217,6 +223,17 @@ class Evaluation:
             dim, place = x.args[1] % rank, x.args[2]
             return Joined(tuple(Rows(part.side, self._selected(x.args[0], part.x, dim, place)) for part in parts))
         return Joined(tuple(Rows(part.side, func(part.x, *x.args[1:], **x.kwargs)) for part in parts))
+
+    def _stacked(self, x: Op) -> Value:
+        """Sums of rows of the same sides are stacked side by side."""
+        values = [self.of(y) for y in x.args[0]]
+        dim = (x.args[1] if len(x.args) > 1 else x.kwargs["dim"]) % x.dim()
+        terms = [None if has_difference(value) else terms_of(value) for value in values]
+        kinds = [None if part is None else _kinds(part, x.args[0][0].shape[1:]) for part in terms]
+        if kinds[0] is None or any(kind != kinds[0] for kind in kinds):
+            return Rows(EDGES, torch.stack([self.tensor_of(value) for value in values], dim))
+        stacked = [Rows(rows[0].side, torch.stack([y.x for y in rows], dim)) for rows in zip(*terms)]  # type: ignore[arg-type]
+        return sum_of(stacked)
 
     def _selected(self, joined: Expression, x: Tensor, dim: int, place: int) -> Tensor:
         """x.select(dim, place). The layers of PNA select one tower after another: one gradient of all fills x's, where each
@@ -354,7 +371,7 @@ def _are_ends(first: Rows, second: Rows) -> bool:
 
 def _three_terms(value: Combined) -> tuple[Tensor, Tensor, Tensor] | None:
     """The rows of u, v and e, of one shape and dtype, of which the value is the sum."""
-    terms = _terms(value)
+    terms = terms_of(value)
     if terms is None or len(terms) != 3:
         return None
     by_side = {x.side: x.x for x in terms}
@@ -366,13 +383,34 @@ def _three_terms(value: Combined) -> tuple[Tensor, Tensor, Tensor] | None:
     return rows
 
 
-def _terms(value: Value) -> list[Rows] | None:
+def terms_of(value: Value) -> list[Rows] | None:
+    """The rows of which the value is the sum."""
     if isinstance(value, Rows):
         return [value]
     if not isinstance(value, Combined) or value.op != "add":
         return None
-    first, second = _terms(value.first), _terms(value.second)
+    first, second = terms_of(value.first), terms_of(value.second)
     return None if first is None or second is None else first + second
+
+
+def sum_of(terms: Sequence[Value]) -> Value:
+    total, *others = terms
+    for x in others:
+        total = Combined("add", total, x)
+    return total
+
+
+def _kinds(terms: Sequence[Rows], shape: tuple[int, ...]) -> list[Any] | None:
+    """The sides and dtypes of rows that all have the shape; None if one has another."""
+    is_whole = all(isinstance(x.x, Tensor) and x.side != ALL and x.x.shape[1:] == shape for x in terms)
+    return [(x.side, x.x.dtype) for x in terms] if is_whole else None
+
+
+def has_difference(value: Value) -> bool:
+    """Whether it has a sum of x and -y, whose terms are larger than the sum."""
+    return isinstance(value, Combined) and (
+        value.is_difference or has_difference(value.first) or has_difference(value.second)
+    )
 
 
 def is_over_last(x: Op) -> bool:
@@ -412,7 +450,7 @@ def _materialized(x: Expression) -> Tensor:
         # Not for the nodes: a program may differentiate it with regard to what it is made of, which it has at hand.
         x.check_versions()
         return _applied(x, materialize(x.args[0]))
-    grad_bypassed, evaluation = x.grad_bypassed, Evaluation(x)
+    grad_bypassed, evaluation = x.grad_bypassed, Evaluation(x, splits=x.cache.is_split)
     values = evaluation.tensor_of(evaluation.of(x))
     x.grad_bypassed = grad_bypassed  # gradients pass through the values
     values = values if x.edge_dim == 0 else values.movedim(0, x.edge_dim)

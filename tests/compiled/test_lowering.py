@@ -135,6 +135,32 @@ def without_gradients(x, ids, e):
     return x * scale
 
 
+def spread(x, ids, e):
+    """Aggregations of the same rows, as torch_geometric makes them of a mean, an extreme and a standard deviation."""
+    rows, index = x[ids[0]] * e, ids[1].view(-1, 1).expand_as(e)
+    count = x.new_zeros(x.shape[0]).index_add(0, ids[1], x.new_ones(ids.shape[1])).clamp(min=1).view(-1, 1)
+    mean, squares = (x.new_zeros(x.shape).scatter_add(0, index, y) / count for y in (rows, rows * rows))
+    most = x.new_zeros(x.shape).scatter_reduce(0, index, rows, "amax", include_self=False)
+    return torch.cat([mean, most, (squares - mean * mean).clamp(min=1e-2).sqrt()], -1)
+
+
+def of_both_ends(x, ids, e):
+    """What one end adds is added to the results."""
+    rows = nn.functional.linear(torch.cat([x[ids[1]], x[ids[0]]], -1), e[:16].repeat(1, 2) / 8)
+    index = ids[1].view(-1, 1).expand_as(rows)
+    total = rows.new_zeros(x.shape[0], 16).scatter_add(0, index, rows)
+    least = rows.new_zeros(x.shape[0], 16).scatter_reduce(0, index, rows, "amin", include_self=False)
+    return torch.cat([total, least], -1)
+
+
+def modified_between(x, ids, e):
+    """Rows that are modified in place from one reduction to the next."""
+    rows, index = x[ids[0]] * e, ids[1].view(-1, 1).expand_as(e)
+    total = x.new_zeros(x.shape).scatter_add(0, index, rows)
+    rows.detach().mul_(2)
+    return total + x.new_zeros(x.shape).scatter_reduce(0, index, rows, "amax", include_self=False)
+
+
 def pooled(x, ids, e):
     return x.new_zeros(8, C).index_add(0, torch.arange(x.shape[0]) % 8, x)
 
@@ -193,6 +219,9 @@ PROGRAMS = {
     modified_ids: "gspmm:copy_e_sum",
     of_three: "gspmm:copy_u_sum",
     without_gradients: "gspmm:copy_u_sum",
+    spread: "copy_u_reduce:sum_max_mean_var",
+    of_both_ends: "copy_u_reduce:sum_min",
+    modified_between: "gspmm:copy_e_max",
     pooled: "gspmm:copy_e_sum",
     of_a_part: "graphs",
     rectified_in_place: "gspmm:copy_e_sum",

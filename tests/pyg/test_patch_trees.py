@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reas
 class Tree(torch_geometric.nn.MessagePassing):
     """A layer with a user's message function of x_i and x_j (E, WIDTH), a number per node d_i (E, 1), and w (E, 1)."""
 
-    def __init__(self, function, aggr):
-        super().__init__(aggr=aggr)
+    def __init__(self, function, aggr, node_dim=-2):
+        super().__init__(aggr=aggr, node_dim=node_dim)
         self.function = function
 
     def forward(self, x, d, w, edge_index):
@@ -35,12 +35,12 @@ class Tree(torch_geometric.nn.MessagePassing):
 NUM_READ = NUM_NODES - 4  # the nodes that have edges
 
 
-def assert_tree(function, aggr, x, d):
+def assert_tree(function, aggr, x, d, **options):
     w, edge_index = randn(NUM_EDGES, 1, seed=3), edges(NUM_READ, NUM_NODES)
 
     def run():
         leaves = [y.clone().requires_grad_() for y in (x, d, w)]
-        out = Tree(function, aggr)(*leaves, edge_index)
+        out = Tree(function, aggr, **options)(*leaves, edge_index)
         grads = torch.autograd.grad(out, leaves, randn(*out.shape, seed=4), allow_unused=True)
         return [out.detach(), *(grad for grad in grads if grad is not None)]
 
@@ -308,3 +308,29 @@ def test_stats_names_the_line_that_read_a_message():
     assert entry["read"] == "u_mul_e by cumsum" and entry["calls"] == 2 and entry["seconds"] > 0
     halfgnn.pyg.reset_stats()
     assert "materialized" not in halfgnn.pyg.stats()
+
+
+@pytest.mark.parametrize("aggr", [["mean", "max"], ["sum", "min", "std"], ["var", "mean"]], ids="_".join)
+def test_reductions_of_layers_of_both_ends(aggr):
+    """The parts of the sources are reduced; those of the destinations are added to the results. No message is materialized."""
+    x, d = randn(NUM_NODES, WIDTH, seed=1), randn(NUM_NODES, 1, seed=2)
+    layers = [torch.nn.Linear(8, 5).double() for _ in range(2)]
+
+    def function(x_i, x_j, d_i, d_j, w):
+        joined = torch.cat([x_i.view(-1, 2, 4), x_j.view(-1, 2, 4)], -1)
+        return torch.stack([layer(joined[:, tower]) for tower, layer in enumerate(layers)], 1)
+
+    halfgnn.pyg.reset_stats()
+    assert_tree(function, aggr, x, d, node_dim=0)
+    routed = halfgnn.pyg.stats()["routed"]
+    assert routed[f"copy_u_reduce:{'_'.join(aggr)}"] == 1 and not any("gsddmm" in name for name in routed), routed
+
+
+@pytest.mark.parametrize("aggr", ["sum", ["mean", "max"]])
+@pytest.mark.parametrize("read", [torch.relu, lambda x: x * x.sigmoid(), lambda x: x.cumsum(-1), lambda x: x.mul_(2)])
+def test_a_layer_of_both_ends_that_something_reads_is_materialized_once(read, aggr):
+    x, d = randn(NUM_NODES, WIDTH, seed=1), randn(NUM_NODES, 1, seed=2)
+    layer = torch.nn.Linear(2 * WIDTH, WIDTH).double()
+    halfgnn.pyg.reset_stats()
+    assert_tree(lambda x_i, x_j, d_i, d_j, w: read(layer(torch.cat([x_i, x_j], -1))), aggr, x, d)
+    assert halfgnn.pyg.stats()["routed"]["gsddmm:u_add_v"] == 1

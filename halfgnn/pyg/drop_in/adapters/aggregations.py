@@ -7,17 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from .... import ops
-from ....common.autograd import snapshot
 from ....common.precision import HALF, autocasts, computed_type, without_autocast
 from ....drop_in.gate import index_reason, mode_reason
 from ....expressions.reduce import incidence
 from ....expressions.rows import as_int64
-from ....expressions.values import Evaluation, Rows, shared_values
-from ....graph import Graph
+from ....expressions.several import reduced_at_once, rows_reduced_at_once
 from ....ops.copy_u_reduce import REDUCTIONS
 from ...modules.base import reduction_of
-from ..accounts import routed
 from ..call import plain
 from ..gate import Call, rows_reason
 from ..message import Message, expression_of
@@ -50,9 +46,8 @@ def variance(
     names = ["var"] if is_alone else [_NAMES.get(name) for name in self.aggr_names]
     has_repeated = len(set(names)) < len(names)  # which PyG takes for others
     is_plain = None not in names and not has_repeated and not self.semi_grad
-    has_index = isinstance(index, Tensor)
-    if is_plain and has_index and (rows := _rows_of(x, index, dim_size, dim, names)) is not None:  # type: ignore[arg-type]
-        results = _reduced(*rows, names, x)  # type: ignore[arg-type]
+    results = _several(x, index, dim_size, dim, names) if is_plain and isinstance(index, Tensor) else None
+    if results is not None:
         return results[0] if is_alone else results
     is_half = x.dtype in HALF
     is_rounded = is_half or (ON.half and isinstance(x, Message) and autocasts(x.device))
@@ -75,13 +70,14 @@ def several(
     """``MultiAggregation.forward``, which reduces a matrix by FusedAggregation, and other tensors in one way after the other."""
     if isinstance(x, Tensor) and x.dim() != 2 and isinstance(index, Tensor):
         names = [reduction_of(aggregation) for aggregation in self.aggrs]
-        if None not in names and (rows := _rows_of(x, index, dim_size, dim, names)) is not None:
-            return self.combine(_reduced(*rows, names, x))  # type: ignore[arg-type]
+        results = None if None in names else _several(x, index, dim_size, dim, names)
+        if results is not None:
+            return self.combine(results)
     return original(self, x, index, ptr, dim_size, dim)
 
 
-def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[Any]) -> tuple[Graph, Tensor] | None:
-    """The rows that are reduced, of nodes or edges, and the Graph along whose edges they go; None if they are left to PyG."""
+def _several(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[Any]) -> list[Tensor] | None:
+    """The reductions (num_nodes, *) of rows x, one for each name; None if they are left to PyG."""
     lazy = expression_of(x)
     if index_reason(plain(index)) is not None or (isinstance(x, Message) and (lazy is None or lazy.edge_dim != 0)):
         return None
@@ -93,25 +89,16 @@ def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[
     if owner is None or call.edges_reason(owner) is not None:
         return None
     propagation, row = owner
+    unique = tuple(dict.fromkeys(names))
     if lazy is None:
         if rows_reason(x) is not None or not size._replace(is_extreme=False).pays_for(propagation.edge_index):
             return None
-        return incidence(propagation.ending_in(row, dim_size)), x
-    if mode_reason() is not None or not lazy.propagation.ends_in(plain(index), propagation, row):
-        return None
-    if lazy.row != 1 - row or lazy.is_watched():
-        return incidence(propagation.ending_in(row, dim_size)), shared_values(lazy)
-    value = Evaluation(lazy).of(lazy)
-    assert isinstance(value, Rows)
-    return lazy.propagation.into(row, dim_size, value.x.shape[0]), snapshot(value.x)
-
-
-def _reduced(g: Graph, rows: Tensor, names: Sequence[str], x: Tensor) -> list[Tensor]:
-    """The reductions (num_nodes, *) of rows (num_src, *), one for each name. x: what they are torch_geometric's reductions of."""
-    unique = tuple(dict.fromkeys(names))
-    routed[f"copy_u_reduce:{'_'.join(unique)}"] += 1
-    if ON.half and isinstance(x, Message) and autocasts(x.device):
-        rows = rows.to(computed_type(x))
-    with without_autocast(rows.device):
-        results = dict(zip(unique, ops.copy_u_reduce(g, rows, unique)))
+        with without_autocast(x.device):
+            results = rows_reduced_at_once(incidence(propagation.ending_in(row, dim_size)), x, unique)
+    else:
+        if mode_reason() is not None or not lazy.propagation.ends_in(plain(index), propagation, row):
+            return None
+        cast = computed_type(x) if ON.half and isinstance(x, Message) and autocasts(x.device) else None
+        with without_autocast(x.device):
+            results = reduced_at_once(lazy, unique, row, dim_size, cast)
     return [results[name] for name in names]
