@@ -11,6 +11,8 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_flatten
 
+from .decompositions import OF_HALFGNN, OF_PYTORCH, RESULTS
+
 _NAMESPACES = ("aten", "halfgnn")  # whose operators say whether they write, or draw random numbers
 
 
@@ -34,6 +36,35 @@ def merge_repeats(program: ExportedProgram) -> ExportedProgram:
 
     Source: common subexpressions are eliminated by value numbering, as in Cocke, "Global common subexpression elimination" (1970).
     """
+    _check_program(program)
+    return _merged(program.run_decompositions({}))  # of a copy without operators that write
+
+
+def decompose(program: ExportedProgram) -> ExportedProgram:
+    """A program without halfgnn's operators, in those of PyTorch, which other runtimes have too: `torch.onnx.export` takes it.
+
+    It computes in fp32 where halfgnn does, and rounds where halfgnn does, but it makes the messages of all edges. So it is for
+    runtimes that cannot call halfgnn. Layers share what they compute alike, as in :func:`merge_repeats`.
+
+    Args:
+        program: of `torch.export.export`, of a model in evaluation. It is not changed; parameters and buffers are shared.
+
+    Returns:
+        An ExportedProgram with the same inputs and outputs, for the same sizes.
+
+    Raises:
+        TypeError, ValueError: as :func:`merge_repeats` does.
+        NotImplementedError: an operator of halfgnn has no decomposition (backwards, `gather_rows`, what samples and reorders), has
+            dropout, or has a result in use that only a backward reads.
+    """
+    _check_program(program)
+    for part in program.graph_module.modules():
+        for node in part.graph.nodes if isinstance(part, fx.GraphModule) else ():
+            _check_decomposes(node)
+    return _merged(program.run_decompositions({**OF_PYTORCH, **OF_HALFGNN}))
+
+
+def _check_program(program: ExportedProgram) -> None:
     if not isinstance(program, ExportedProgram):
         raise TypeError(f"program is a {type(program).__name__}; expected a torch.export.ExportedProgram")
     modules = [entry.fqn for entry in program.module_call_graph if entry.fqn and entry.signature]
@@ -42,7 +73,24 @@ def merge_repeats(program: ExportedProgram) -> ExportedProgram:
             f"program keeps the signatures of {', '.join(modules)}; expected one that was exported without"
             " preserve_module_call_signature"
         )
-    program = program.run_decompositions({})  # a copy without operators that write
+
+
+def _check_decomposes(node: fx.Node) -> None:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("halfgnn", "halfgnn_pyg"):
+        return
+    name = str(target).removesuffix(".default")
+    if target not in OF_HALFGNN:
+        raise NotImplementedError(f"{name} has no decomposition; a program with it runs with halfgnn alone")
+    users: list[Any] = [user for user in node.users if user.target is operator.getitem and user.users]
+    unmade = sorted({user.args[1] for user in users} - {*RESULTS[target]})
+    if unmade:
+        names = ", ".join(target._schema.returns[place].name for place in unmade)
+        raise NotImplementedError(f"the program reads {names} of {name}, for which there is no decomposition")
+
+
+def _merged(program: ExportedProgram) -> ExportedProgram:
+    """See :func:`merge_repeats`. The program's graph is changed."""
     graph = program.graph_module.graph
     (output,) = (node for node in graph.nodes if node.op == "output")
     kept = _memory_of(output.all_input_nodes)
