@@ -167,6 +167,15 @@ def _copied(*arrays: Any) -> list[Tensor]:
     return [torch.from_numpy(array.copy()) for array in arrays]
 
 
+def row_sizes(indptr: Tensor) -> Tensor:
+    """The number of entries of each row, indptr.diff(). Inductor of torch 2.11 does not compile slices of sizes that are known when
+    the code runs."""
+    if not torch.compiler.is_compiling():
+        return indptr.diff()
+    count = indptr.shape[0] - 1
+    return indptr.as_strided((count,), (1,), 1) - indptr.as_strided((count,), (1,), 0)
+
+
 def edges_of(side: Adjacency) -> tuple[Tensor, Tensor]:
     """Rows and columns of all edges, (E,) each, in the order of edge data."""
     indptr, cols, edge_ids = side

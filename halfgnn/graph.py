@@ -429,11 +429,11 @@ class Graph(Caching):
 
     def in_degrees(self) -> Tensor:
         """(num_dst,) in the graph's idtype."""
-        return self.csc().indptr.diff()
+        return adjacency.row_sizes(self.csc().indptr)
 
     def out_degrees(self) -> Tensor:
         """(num_src,) in the graph's idtype."""
-        return self.csr().indptr.diff()
+        return adjacency.row_sizes(self.csr().indptr)
 
     def __repr__(self) -> str:
         return (

@@ -40,8 +40,7 @@ class TracedEdges(Propagation):
         raise NotImplementedError  # lowering() gives the numbers of nodes of both rows where they are needed
 
     def reached(self, row: int, num_nodes: int) -> Tensor:
-        indptr = self.ending_in(row, num_nodes).csc().indptr
-        return indptr[1:] > indptr[:-1]
+        return self.ending_in(row, num_nodes).in_degrees() > 0
 
     def may_read(self, x: Tensor) -> bool:
         return False

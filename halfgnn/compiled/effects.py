@@ -58,6 +58,8 @@ def written_by(node: fx.Node) -> Iterator[Any]:
         yield from nodes_in(node.args[:1])
     if "out" in node.kwargs:
         yield from nodes_in(node.kwargs["out"])
+    if isinstance(node.target, torch._ops.HigherOrderOperator):  # as an autograd Function of a program
+        yield from nodes_in([node.args, node.kwargs])
     schema = getattr(node.target, "_schema", None)
     if schema is not None and schema.is_mutable:
         yield from nodes_in([node.args, node.kwargs])

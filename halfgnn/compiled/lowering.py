@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .. import ops
 from ..common.autograd import apply
@@ -176,7 +177,7 @@ class Lowering:
 
     def _gather(self, node: fx.Node, gather: Gather, edges: TracedEdges, row: int) -> None:
         x = value_of(gather.x)
-        if x.dtype not in types_on(x.device.type) or x.numel() == 0:
+        if x.dtype not in types_on(x.device.type) or statically_known_true(x.numel() == 0):
             return
         self._gathers[node] = gather, edges, row
         if gather.x in self._expressions:
@@ -476,5 +477,4 @@ def _reduced_rows(g: Any, kind: str, src: Tensor, ids: Tensor) -> Tensor:
 
 
 def _degrees(g: Any, dtype: torch.dtype) -> Tensor:
-    indptr = g.csc().indptr
-    return (indptr[1:] - indptr[:-1]).to(dtype)
+    return g.in_degrees().to(dtype)

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from ..expressions.expression import Expression
 from ..expressions.reduce import has_rows_of, incidence
 from ..expressions.several import reduced_at_once, rows_reduced_at_once
+from ..graph import Graph
 from .edges import TracedEdges
 from .effects import memory_of_tensor, written_by
 from .recognize import Reduction, is_ones, name_of, value_of
@@ -44,7 +45,7 @@ def group_of(node: fx.Node, reductions: Mapping[fx.Node, Reduction]) -> Group | 
             continue
         if (found.ids, found.dim, str(found.num_rows), found.target) == (call.ids, 0, str(call.num_rows), None):
             names[other] = SQUARES if is_squared else found.kind
-    if len(set(names.values())) < 2 or not _is_constant(src, node, names):
+    if len(set(names.values())) < 2 or set(names.values()) == {"sum", "mean"} or not _is_constant(src, node, names):
         return None
     return Group(src, names)
 
@@ -86,10 +87,10 @@ def reduced(group: Group, rows: Tensor | Expression, edges: TracedEdges, row: in
     else:
         results = rows_reduced_at_once(incidence(edges.ending_in(row, num_rows)), rows, names)
     if SQUARES in group.names.values():
-        results[SQUARES] = _squares(results["var"], results["mean"], edges.ending_in(row, num_rows).csc().indptr)
+        results[SQUARES] = _squares(results["var"], results["mean"], edges.ending_in(row, num_rows))
     return results
 
 
-def _squares(var: Tensor, mean: Tensor, indptr: Tensor) -> Tensor:
-    counts = (indptr[1:] - indptr[:-1]).to(torch.promote_types(var.dtype, torch.float32))
+def _squares(var: Tensor, mean: Tensor, g: Graph) -> Tensor:
+    counts = g.in_degrees().to(torch.promote_types(var.dtype, torch.float32))
     return ((var + mean * mean) * counts.view(-1, *[1] * (var.dim() - 1))).to(var.dtype)

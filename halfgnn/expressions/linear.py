@@ -153,7 +153,7 @@ def _sum(
 
 def _as_expression(rows: dict[int | str, Tensor], x: Expression) -> Expression:
     """The sum of the rows of both ends, which is materialized by what does not reduce it at once."""
-    ends = tuple(Gather(rows[side], x.propagation, side, x.propagation.ids(side)) for side in (0, 1))
+    ends = tuple(Gather(y, x.propagation, int(side), x.propagation.ids(int(side))) for side, y in rows.items())
     lazy = extended(torch.ops.aten.add.Tensor, ends, {})
     assert lazy is not None
     lazy.cache.is_split = True

@@ -17,7 +17,7 @@ from tests.support_export import ALL, DRAWN_FOR
 CASES = {str(case): case for case in support_export.pyg_cases(halfgnn.pyg)}
 THEIRS = {str(case): case for case in support_export.pyg_cases(theirs)}
 SHOWN = support_export.shown()
-NO_MODULES = {"ToGraph", "accelerate", "graph_of", "patch", "reset_stats", "stats", "unpatch"}
+NO_MODULES = {"PadToBuckets", "ToGraph", "accelerate", "graph_of", "patch", "reset_stats", "stats", "unpatch"}
 # Their own code reads values of tensors: without the drop-in they do not export either.
 READ_VALUES = ("HeteroLinear", "RGCNConv")
 SCRIPTED = ["GCNConv", "SAGEConv", "GINEConv", "LGConv", "EdgeConv"]  # a few of those of torch_geometric that compile

@@ -263,3 +263,44 @@ def test_what_counts_as_compiled():
     torch.compiler.reset()
     assert torch.compile(function, backend="eager")(torch.zeros(1)).item() == 1
     assert seen == [(False, False), (False, True), (False, True), (False, False)]
+
+
+class Readouts(nn.Module):
+    """Norms and readouts of a batch, whose number of graphs nobody says."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList([upstream.GraphNorm(WIDTH), upstream.LayerNorm(WIDTH), upstream.InstanceNorm(WIDTH)])
+        self.readout, self.attention = (
+            upstream.SoftmaxAggregation(),
+            upstream.AttentionalAggregation(nn.Linear(WIDTH, 1)),
+        )
+
+    def forward(self, x, batch):
+        for norm in self.norms:
+            x = norm(x, batch)
+        outs = [upstream.global_mean_pool(x, batch), upstream.global_max_pool(x, batch), self.readout(x, batch)]
+        return torch.cat([*outs, self.attention(x, batch)], -1)
+
+
+def test_readouts_are_in_one_graph():
+    """torch_geometric asks the batch for the number of its graphs, at which torch.compile breaks."""
+    model = Readouts()
+
+    def step(run, num_graphs):
+        batch = torch.arange(40 * num_graphs) // 40
+        x = torch.randn(len(batch), WIDTH, generator=torch.Generator().manual_seed(num_graphs)).requires_grad_()
+        out = run(x, batch)
+        return [out, *torch.autograd.grad(out.square().sum(), [x, *model.parameters()])]
+
+    expected = [step(model, size) for size in (9, 12, 7)]
+    with halfgnn.pyg.accelerate():
+        halfgnn.pyg.reset_stats()
+        run = support_compiled.compiled(model, fullgraph=True)
+        counters.clear()
+        actual = [step(run, size) for size in (9, 12, 7)]
+        stats = halfgnn.pyg.stats()["compiled"]
+    assert counters["stats"]["unique_graphs"] == 1 and stats["gspmm:copy_e_sum"] > 0, stats
+    for outs, plains in zip(actual, expected):
+        for a, b in zip(outs, plains, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * float(b.abs().max()) + 1e-4)

@@ -333,4 +333,4 @@ def test_a_layer_of_both_ends_that_something_reads_is_materialized_once(read, ag
     layer = torch.nn.Linear(2 * WIDTH, WIDTH).double()
     halfgnn.pyg.reset_stats()
     assert_tree(lambda x_i, x_j, d_i, d_j, w: read(layer(torch.cat([x_i, x_j], -1))), aggr, x, d)
-    assert halfgnn.pyg.stats()["routed"]["gsddmm:u_add_v"] == 1
+    assert halfgnn.pyg.stats()["routed"]["gsddmm:v_add_u"] == 1

@@ -52,7 +52,7 @@ MODULES = {
     "HeteroConv-SAGE": lambda lib: several(lib, "SAGEConv"),
     "HeteroLinear": lambda lib: lib.HeteroLinear(IN_FEATS, 5, 3),
 }
-OTHERS = {"CFConv", "EdgeConv", "ToGraph"}
+OTHERS = {"CFConv", "EdgeConv", "PadToBuckets", "ToGraph"}
 FUSED = [name for name in MODULES if name.startswith(("GAT", "Transformer"))]
 
 

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...common.autograd import LAZY
 from ...drop_in.checkpoint import is_backward
-from ...drop_in.compiled import skip_frames
+from ...drop_in.compiled import leave_out, skip_frames
 from ...expressions.expression import Expression, Gather, Op, Softmax, version_of
 from ...expressions.propagation import Propagation
 from ...expressions.rules import extended
@@ -173,6 +173,8 @@ def _without_transforms() -> contextlib.AbstractContextManager[Any]:
 
 
 LAZY.append(Message)
+for _method in (Message.materialized, Message.observed):
+    leave_out(_method, "a message of halfgnn.pyg's drop-in is materialized between two graphs")
 
 
 def _materializing(function: Callable[..., Any]) -> Callable[..., Any]:

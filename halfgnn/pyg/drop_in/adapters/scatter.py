@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ....drop_in.compiled import is_compiled
+from ....drop_in.compiled import is_compiled, is_traced_by_dynamo
 from ....drop_in.gate import Reason
 from ....drop_in.stand_ins import Route as Original
 from ....drop_in.stand_ins import inline
@@ -16,6 +16,7 @@ from ..message import Message, tensor_of
 from ..rows_by_index import graph_between
 from ..rows_by_index import reduced as reduced_rows
 from ..size import is_small
+from .sizes import sized
 
 _NAMES = {name: f"gspmm:copy_e_{reduction}" for name, reduction in REDUCES.items()}
 _FEW_NUMBERS = 4096  # of one column, which index_add adds up as soon as scatter_add
@@ -25,12 +26,15 @@ _FEW_NUMBERS = 4096  # of one column, which index_add adds up as soon as scatter
 def scatter(original: Original) -> Original:
     """``utils.scatter``, to which aggregations come too."""
     left_alone, is_below, counts, route, few = is_compiled, is_small, fell_back, _scatter, _of_few
+    is_graph, of_groups = is_traced_by_dynamo, sized
     reductions, ordinary, message = REDUCES, Tensor, Message
     keys = {reduce: (name, Reason.FEW_VALUES) for reduce, name in _NAMES.items()}
 
     def scatter_or_few(
         src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum"
     ) -> Tensor:
+        if is_graph():
+            return original(src, index, dim, of_groups(index, dim_size), reduce)
         if left_alone() or not isinstance(src, ordinary) or not isinstance(index, ordinary):
             return original(src, index, dim, dim_size, reduce)
         if type(src) is not message and is_below(src, reductions.get(reduce)):

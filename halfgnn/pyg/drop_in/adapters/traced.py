@@ -83,12 +83,12 @@ def _(edge_index, how, num_nodes, is_new=False):
     if how == _HOW[1]:
         empty = edge_index.new_empty(0, dtype=torch.int64)
         return edge_index.new_empty(2, edge_index.shape[1] + num_nodes), empty, empty.clone()
-    kept, loops = _unknown_size(), _unknown_size()
+    kept, loops = unknown_size(), unknown_size()
     rows = [edge_index.new_empty(size, dtype=torch.int64) for size in (kept, loops)]
     return edge_index.new_empty(2, kept + num_nodes), *rows
 
 
-def _unknown_size() -> torch.SymInt:
+def unknown_size() -> torch.SymInt:
     """A size that is known when the code runs. Context.new_dynamic_size() asks for an option of Dynamo's, for PyTorch's own
     operators of this kind."""
     size = torch.library.get_ctx()._shape_env.create_unbacked_symint()
@@ -146,7 +146,7 @@ def utils_gcn_norm() -> Original:
 
 @register_fake("gcn_norm", namespace="halfgnn_pyg")
 def _(edge_index, num_nodes, improved, add_self_loops, flow, dtype, is_new=False):
-    kept = _unknown_size() if add_self_loops else edge_index.shape[1]
+    kept = unknown_size() if add_self_loops else edge_index.shape[1]
     total = kept + num_nodes if add_self_loops else kept
     return edge_index.new_empty(2, total), edge_index.new_empty(total, dtype=dtype), kept
 
