@@ -34,6 +34,11 @@ class Contexts:
         torch._C._set_grad_enabled(self._grad)
 
 
+def sets_mode(node: fx.Node) -> bool:
+    modes = torch.amp.autocast_mode
+    return node.target in (torch._C._set_grad_enabled, modes._enter_autocast, modes._exit_autocast)
+
+
 def memory_of_tensor(x: Any) -> set[int]:
     return {x.untyped_storage()._cdata} if isinstance(x, Tensor) and x.layout is torch.strided else set()
 

@@ -14,7 +14,7 @@ from ..expressions.reduce import has_rows_of, incidence
 from ..expressions.several import reduced_at_once, rows_reduced_at_once
 from ..graph import Graph
 from .edges import TracedEdges
-from .effects import memory_of_tensor, written_by
+from .effects import memory_of_tensor, sets_mode, written_by
 from .recognize import Reduction, is_ones, name_of, value_of
 
 SQUARES = "squares"  # the sum of squares, which programs make of variances
@@ -38,16 +38,17 @@ def group_of(node: fx.Node, reductions: Mapping[fx.Node, Reduction]) -> Group | 
     src = _squared(call.src) or call.src
     if call.dim or call.target is not None or is_ones(src):
         return None
-    names = {}
+    names, readers = {}, {node}
     for other, found in reductions.items():
         is_squared = found.src is not src
         if is_squared and (found.kind != "sum" or _squared(found.src) is not src):
             continue
         if (found.ids, found.dim, str(found.num_rows), found.target) == (call.ids, 0, str(call.num_rows), None):
             names[other] = SQUARES if is_squared else found.kind
-    if len(set(names.values())) < 2 or set(names.values()) == {"sum", "mean"} or not _is_constant(src, node, names):
+            readers |= {other, found.src} if is_squared else {other}
+    if len(set(names.values())) < 2 or set(names.values()) == {"sum", "mean"} or not _is_constant(src, readers):
         return None
-    return Group(src, names)
+    return Group(src, names) if next(iter(names)) is node else None
 
 
 def _squared(node: fx.Node) -> fx.Node | None:
@@ -60,18 +61,18 @@ def _squared(node: fx.Node) -> fx.Node | None:
     return source if isinstance(source, fx.Node) and (is_product or is_power) else None
 
 
-def _is_constant(src: fx.Node, first: fx.Node, names: dict[fx.Node, str]) -> bool:
-    """Whether nothing modifies the rows in place from the first reduction to the last."""
-    left, node = set(names), first
-    memory = memory_of_tensor(value_of(src))
-    while left:
+def _is_constant(src: fx.Node, readers: set[fx.Node]) -> bool:
+    """Whether from the first reader to the last nothing modifies the rows in place, and nothing sets a mode: whether gradients are
+    recorded, and autocast."""
+    left, memory = set(readers), memory_of_tensor(value_of(src))
+    for node in src.graph.nodes:
         left.discard(node)
-        if any(memory_of_tensor(value_of(x)) & memory for x in written_by(node)):
+        if not left:
+            return True
+        has_begun = len(left) < len(readers)
+        if has_begun and (sets_mode(node) or any(memory_of_tensor(value_of(x)) & memory for x in written_by(node))):
             return False
-        if node.op == "output":
-            return False  # one of them comes before the first
-        node = node.next
-    return True
+    return False
 
 
 def goes_along(lazy: Expression, edges: TracedEdges, row: int, num_rows: int) -> bool:

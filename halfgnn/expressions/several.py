@@ -18,7 +18,7 @@ from ..nn.principal import of_ends
 from ..ops.copy_u_reduce import STD_EPS
 from .accounts import routed
 from .expression import Expression
-from .reduce import incidence
+from .reduce import has_rows_of, incidence
 from .values import EDGES, Evaluation, Rows, Value, has_difference, shared_values, sum_of, terms_of
 
 
@@ -31,7 +31,8 @@ def reduced_at_once(
     """
     evaluation = Evaluation(x, splits=True)
     evaluation.num_nodes[row] = num_nodes
-    rest, own = (None, None) if x.is_watched() else _split(evaluation.of(x), row)
+    is_taken_apart = not x.is_watched() and has_rows_of(x, row, num_nodes)
+    rest, own = _split(evaluation.of(x), row) if is_taken_apart else (None, None)
     if rest is None:
         g, rows = incidence(x.propagation.ending_in(row, num_nodes)), shared_values(x)
     elif isinstance(rest, Rows) and rest.side == 1 - row:

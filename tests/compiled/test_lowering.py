@@ -161,6 +161,23 @@ def modified_between(x, ids, e):
     return total + x.new_zeros(x.shape).scatter_reduce(0, index, rows, "amax", include_self=False)
 
 
+def squared_before(x, ids, e):
+    """Rows that are modified in place after they were squared."""
+    rows, index = x.detach()[ids[0]] * e.detach(), ids[1].view(-1, 1).expand_as(e)
+    squares = rows * rows
+    rows.mul_(2)
+    total = x.new_zeros(x.shape).scatter_add(0, index, rows)
+    return x * total * e.mean() + x.new_zeros(x.shape).scatter_add(0, index, squares)
+
+
+def recorded_in_part(x, ids, e):
+    """No gradient comes from the first of two reductions."""
+    rows, index = x[ids[0]] * e, ids[1].view(-1, 1).expand_as(e)
+    with torch.no_grad():
+        most = x.new_zeros(x.shape).scatter_reduce(0, index, rows, "amax", include_self=False)
+    return most * x.new_zeros(x.shape).scatter_add(0, index, rows)
+
+
 def pooled(x, ids, e):
     return x.new_zeros(8, C).index_add(0, torch.arange(x.shape[0]) % 8, x)
 
@@ -222,6 +239,8 @@ PROGRAMS = {
     spread: "copy_u_reduce:sum_max_mean_var",
     of_both_ends: "copy_u_reduce:sum_min",
     modified_between: "gspmm:copy_e_max",
+    squared_before: "gspmm:copy_e_sum",
+    recorded_in_part: "gspmm:u_mul_e_sum",
     pooled: "gspmm:copy_e_sum",
     of_a_part: "graphs",
     rectified_in_place: "gspmm:copy_e_sum",
