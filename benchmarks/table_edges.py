@@ -66,9 +66,9 @@ def _operator_lines(cases: Sequence[Measured]) -> Iterator[list[str]]:
             ours, separate = case.row(["halfgnn"], dtype), case.row(_SEPARATE, dtype)
             if ours is not None:
                 rival, factors = _rivals(case, ours, dtype)
-                theirs = [time(separate), faster(ours.ms, separate.ms if separate else None)]
-                theirs += [f"{time(rival)} {rival.backend}" if rival else "-", *factors]
-                yield [ours.op, ours.direction, graph_name(ours), shape(ours), dtype, time(ours), *theirs]
+                others = [time(separate), faster(ours.ms, separate.ms if separate else None)]
+                others += [f"{time(rival)} {rival.backend}" if rival else "-", *factors]
+                yield [ours.op, ours.direction, graph_name(ours), shape(ours), dtype, time(ours), *others]
 
 
 def _layer_lines(cases: Sequence[Measured]) -> Iterator[list[str]]:

@@ -261,9 +261,9 @@ def test_backward_alone(tmp_path, family):
 def test_pyg_agrees(tmp_path):
     for family in ("spmm", "softmax"):
         found = run(tmp_path, family, "--baselines", "pyg", "--directions", "forward", "--orders", "sorted")
-    theirs = [row for row in found if row.backend.startswith("pyg")]
-    assert {row.backend for row in theirs} == {"pyg scatter", "pyg conv", "pyg softmax"}
-    assert all(row.error < 0.05 for row in theirs if row.dtype == "fp32")
+    of_pyg = [row for row in found if row.backend.startswith("pyg")]
+    assert {row.backend for row in of_pyg} == {"pyg scatter", "pyg conv", "pyg softmax"}
+    assert all(row.error < 0.05 for row in of_pyg if row.dtype == "fp32")
 
 
 @needs_pyg

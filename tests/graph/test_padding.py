@@ -221,15 +221,15 @@ def close(actual, expected, dtype):
 )
 def test_masked_norm_is_that_of_real_rows(shape, options, dtype):
     wide = dtype if dtype == torch.float64 else torch.float32
-    theirs, ours = nn.BatchNorm1d(6, **options).double(), MaskedBatchNorm(6, **options).to(wide)
-    for parameter in theirs.parameters():
+    baseline, ours = nn.BatchNorm1d(6, **options).double(), MaskedBatchNorm(6, **options).to(wide)
+    for parameter in baseline.parameters():
         nn.init.normal_(parameter)
-    ours.load_state_dict(theirs.state_dict())
+    ours.load_state_dict(baseline.state_dict())
     for step in range(3):
         x = (torch.randn(shape) * 3 + 5 * step).to(dtype)
         grad = torch.randn(shape).to(dtype)
         expected = with_gradients(
-            theirs, x.double(), grad.double()
+            baseline, x.double(), grad.double()
         )  # in fp32 torch's own differs more from it than ours
         padded = pad_tensor(x, 64, math.nan)
         actual = with_gradients(ours, padded, pad_tensor(grad, 64), torch.arange(64) < 50)
@@ -239,10 +239,10 @@ def test_masked_norm_is_that_of_real_rows(shape, options, dtype):
         close(actual[1][:50], expected[1], dtype)
         for mine, other in zip(actual[2:], expected[2:]):
             close(mine, other, dtype)
-    for name, value in theirs.state_dict().items():
+    for name, value in baseline.state_dict().items():
         close(ours.state_dict()[name], value, wide)
-    ours.eval(), theirs.eval()
-    close(ours(x), theirs(x.double()), dtype)
+    ours.eval(), baseline.eval()
+    close(ours(x), baseline(x.double()), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -258,8 +258,8 @@ def with_gradients(norm, x, grad, *mask):
 
 
 def test_a_norm_without_masks_is_torch_s():
-    x, theirs, ours = torch.randn(30, 4), nn.BatchNorm1d(4), MaskedBatchNorm(4)
-    assert torch.equal(ours(x), theirs(x)) and torch.equal(ours.running_var, theirs.running_var)
+    x, baseline, ours = torch.randn(30, 4), nn.BatchNorm1d(4), MaskedBatchNorm(4)
+    assert torch.equal(ours(x), baseline(x)) and torch.equal(ours.running_var, baseline.running_var)
 
 
 def test_norms_take_the_mask_of_as_many_rows():

@@ -128,9 +128,11 @@ def test_half_precision(pyg):
 
 @pytest.mark.skipif(not ALL, reason="exports take seconds each; HALFGNN_TEST_ALL=1 (make test-all) runs it")
 def test_unmodified_modules_of_torch_geometric(pyg):
-    theirs = pytest.importorskip("torch_geometric.nn")
+    upstream = pytest.importorskip("torch_geometric.nn")
     with pyg.accelerate():
-        model = All(on_edge_index, **{name: PYG[name](theirs) for name in ("gcn", "max", "gin", "gat", "edges_gatv2")})
+        model = All(
+            on_edge_index, **{name: PYG[name](upstream) for name in ("gcn", "max", "gin", "gat", "edges_gatv2")}
+        )
         check(model, pyg_inputs(), ((*PYG_SHAPES,),))
 
 
