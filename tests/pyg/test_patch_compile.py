@@ -12,6 +12,7 @@ from torch_geometric import utils
 
 import halfgnn.pyg
 from halfgnn.drop_in.compiled import is_compiled, skip_frames
+from halfgnn.pyg.drop_in.adapters import traced
 from tests import support, support_compiled
 
 pytestmark = pytest.mark.skipif(support.SIMULATED, reason="about Python")
@@ -237,6 +238,29 @@ def test_a_layer_is_one_graph_where_it_is_alone(name, num_edges):
         pytest.skip(f"this torch_geometric does not compile alone: {type(error).__name__}")
     with halfgnn.pyg.accelerate():
         torch.testing.assert_close(whole(), expected)
+
+
+@pytest.mark.parametrize("name", ["add_self_loops", "gcn_norm"])
+def test_in_a_capture_edges_are_made_again_without_a_question(monkeypatch, name):
+    """mode="reduce-overhead" captures the operators whose sizes are known: a replay has other ids. The capture is simulated."""
+    _, edge_index = inputs()
+
+    def run():
+        with halfgnn.pyg.accelerate():
+            if name == "gcn_norm":
+                return torch.ops.halfgnn_pyg.gcn_norm(edge_index, NUM_NODES, False, False, "source_to_target", torch.float32)[:2]
+            return torch.ops.halfgnn_pyg.self_loops(edge_index, name, NUM_NODES)
+
+    run()  # cached
+    edge_index.data.copy_(edge_index.flip(1) // 2)  # as a replay: uncounted
+    monkeypatch.setattr(traced, "is_captured", lambda device: True)
+    monkeypatch.setattr(torch.Tensor, "nonzero", lambda *args: pytest.fail("asks the device"))
+    if name == "gcn_norm":
+        expected = upstream.conv.gcn_conv.gcn_norm(edge_index.clone(), None, NUM_NODES, add_self_loops=False)
+    else:
+        expected = utils.add_self_loops(edge_index.clone(), num_nodes=NUM_NODES)[:1]
+    for actual, wanted in zip(run(), expected):
+        torch.testing.assert_close(actual, wanted)
 
 
 def test_what_counts_as_compiled():

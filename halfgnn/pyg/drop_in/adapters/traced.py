@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch_geometric import utils
 
+from ....common.caching import is_captured
 from ....common.fake import register_fake
 from ....graphs_by_tensor.edge_index import library
 from ....graphs_by_tensor.made_once import copies_made_once
@@ -67,15 +68,20 @@ def _self_loops(edge_index: Tensor, how: str, num_nodes: int, is_new: bool = Fal
         edges = getattr(utils, how)(edge_index, **({} if how == _HOW[0] else {"num_nodes": num_nodes}))[0]
         if not is_new:
             share_graphs(edge_index, (how, num_nodes), edges)
-        is_loop = edge_index[0] == edge_index[1] if how != _HOW[1] else edge_index.new_zeros(0, dtype=torch.bool)
+        if how == _HOW[1]:  # nothing to ask the device for, which a capture forbids
+            return edges, *(edge_index.new_empty(0, dtype=torch.int64) for _ in range(2))
+        is_loop = edge_index[0] == edge_index[1]
         return edges, (~is_loop).nonzero().view(-1), is_loop.nonzero().view(-1)
 
-    edges, rows, loops = copies_made_once(_topology(edge_index, is_new), ("traced", how, num_nodes), make)
+    edges, rows, loops = _made(edge_index, is_new, ("traced", how, num_nodes), make)
     return edges, rows, loops
 
 
-def _topology(edge_index: Tensor, is_new: bool) -> Topology:
-    return Topology() if is_new or edge_index.is_inference() else topology_of(edge_index)
+def _made(edge_index: Tensor, is_new: bool, key: Any, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """What is cached with the edge_index. A replay of a CUDA graph may find other ids in the same tensor."""
+    if is_new or is_captured(edge_index.device):
+        return make()
+    return copies_made_once(Topology() if edge_index.is_inference() else topology_of(edge_index), key, make)
 
 
 @register_fake("self_loops", namespace="halfgnn_pyg")
@@ -128,13 +134,14 @@ def _gcn_norm(
 ) -> tuple[Tensor, Tensor, int]:
     def make() -> tuple[Tensor, ...]:
         normalized = utils_gcn_norm()
-        edges, weights = normalized(edge_index, None, num_nodes, improved, add_self_loops, flow, dtype)
-        if not is_new and edges is not edge_index:
-            share_graphs(edge_index, (_HOW[2], num_nodes), edges)
+        ids = edge_index.clone() if is_captured(edge_index.device) else edge_index  # nothing is cached with the copy
+        edges, weights = normalized(ids, None, num_nodes, improved, add_self_loops, flow, dtype)
+        if not is_new and edges is not ids:
+            share_graphs(ids, (_HOW[2], num_nodes), edges)
         return edges.clone() if edges is edge_index else edges, weights
 
     key = ("traced gcn_norm", num_nodes, improved, add_self_loops, flow, dtype)
-    edges, weights = copies_made_once(_topology(edge_index, is_new), key, make)
+    edges, weights = _made(edge_index, is_new, key, make)
     return edges, weights, edges.shape[1] - num_nodes if add_self_loops else edges.shape[1]
 
 
