@@ -43,7 +43,9 @@ def fault(program: Program, seed: int) -> str | None:
 
 
 def fault_compiled(program: Program, seed: int) -> str | None:
-    """How the propagation of a program differs, compiled with the pass and without it, in words; None if it does not.
+    """How the propagation of a program, compiled with the pass, differs from it compiled without, and from it in eager code.
+
+    In words; None if it agrees with either.
 
     What is compiled is run by PyTorch's operators, which takes a twentieth of the time that Inductor takes to compile it.
     """
@@ -66,7 +68,10 @@ def fault_compiled(program: Program, seed: int) -> str | None:
     if actual.error is not None and "modified by an inplace operation" in actual.error[1]:
         return None  # compiled code may read features in its backward: Inductor takes their rows again, too
     difference = _differ(program, actual, expected, truth)
-    return difference and f"compiled, derivatives of order {order}: {difference}"
+    # torch.compile fails at some programs of views and hooks, and loses gradients (findings/compiled_dropout_no_grad.sh).
+    if difference is None or _differ(program, actual, run(program, seed, order, alone()), truth) is None:
+        return None
+    return f"compiled, derivatives of order {order}: {difference}"
 
 
 def _differ(program: Program, actual: Outcome, expected: Outcome, truth: Outcome) -> str | None:
