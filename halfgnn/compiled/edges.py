@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from torch import Tensor, fx
@@ -9,20 +10,22 @@ from torch import Tensor, fx
 from ..expressions.propagation import Propagation, turned
 from ..graph import Graph
 from ..graphs_by_tensor.traced import graph_of_edge_index, graph_of_pair, graph_of_row
+from .projections import Projections
 from .recognize import Index, Reduction, gather_of, name_of, value_of
 
 
 class TracedEdges(Propagation):
     """The edges of an edge_index (2, E).
 
-    is_new: whether the compiled code makes the ids itself. wraps: whether negative ids are those of the last rows, by rows as bits.
+    key: the tensor by which its Graph is found, see add_keys. is_new: whether the compiled code makes the ids itself. wraps: whether
+    negative ids are those of the last rows, by rows as bits.
     """
 
-    __slots__ = ("_graphs", "is_new", "wraps")
+    __slots__ = ("_graphs", "is_new", "key", "projections", "wraps")
 
-    def __init__(self, edge_index: Tensor, is_new: bool) -> None:
+    def __init__(self, edge_index: Tensor, is_new: bool, projections: Projections) -> None:
         super().__init__(edge_index, [None, None])
-        self.is_new, self.wraps = is_new, 0
+        self.key, self.is_new, self.wraps, self.projections = edge_index, is_new, 0, projections
         self._graphs: dict[Any, Graph] = {}
 
     def into(self, row: int, num_into: int, num_from: int) -> Graph:
@@ -45,16 +48,19 @@ class TracedEdges(Propagation):
     def may_read(self, x: Tensor) -> bool:
         return False
 
+    def projection_of(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
+        return self.projections.of(rows)
+
     def _found(self, key: Any, make: Any) -> Graph:
         if key not in self._graphs:
             self._graphs[key] = make()
         return self._graphs[key]
 
     def _graph(self, num_src: int, num_dst: int) -> Graph:
-        return graph_of_edge_index(self.edge_index, num_src, num_dst, self.is_new, self.wraps)
+        return graph_of_edge_index(self.key, num_src, num_dst, self.is_new, self.wraps)
 
     def _graph_of_row(self, row: int, num_rows: int) -> Graph:
-        return graph_of_row(self.edge_index, row, num_rows, self.is_new, bool(self.wraps >> row & 1))
+        return graph_of_row(self.key, row, num_rows, self.is_new, bool(self.wraps >> row & 1))
 
 
 class TracedPairs(TracedEdges):
@@ -62,8 +68,8 @@ class TracedPairs(TracedEdges):
 
     __slots__ = ("_ends",)
 
-    def __init__(self, src: Tensor, dst: Tensor, is_new: bool) -> None:
-        super().__init__(dst, is_new)
+    def __init__(self, src: Tensor, dst: Tensor, is_new: bool, projections: Projections) -> None:
+        super().__init__(dst, is_new, projections)
         self._ends = src, dst
 
     @property
@@ -83,8 +89,9 @@ class TracedPairs(TracedEdges):
 class GraphEdges:
     """The edges whose ends indices of the graph are."""
 
-    def __init__(self, nodes: list[fx.Node], reductions: dict[fx.Node, Reduction]) -> None:
+    def __init__(self, nodes: list[fx.Node], reductions: dict[fx.Node, Reduction], projections: Projections) -> None:
         self._found: dict[Any, tuple[TracedEdges, int]] = {}
+        self._projections = projections
         gathers = [found for node in nodes if (found := gather_of(node)) is not None]
         self._uses = [(x.ids, value_of(x.x).shape[x.dim]) for x in gathers]
         self._uses += [(x.ids, x.num_rows) for x in reductions.values()]
@@ -113,6 +120,8 @@ class GraphEdges:
             edges._graphs.clear()
 
     def of(self, index: Index) -> tuple[TracedEdges, int] | None:
+        if _is_selection(index.node):
+            return None
         key = index.node if index.row is not None else index
         if key not in self._found and not self._find(index, key):
             return None
@@ -122,19 +131,20 @@ class GraphEdges:
     def _find(self, index: Index, key: Any) -> bool:
         ids = value_of(index.node)
         if index.row is not None:
-            edges = TracedEdges(ids, not is_cached(index.node))
+            edges = TracedEdges(ids, not is_cached(index.node), self._projections)
+            edges.key = value_of(key_of(index.node) or index.node)
             self._note_sizes(edges, {row: Index(index.node, row) for row in (0, 1)})
             self._found[key] = edges, 0
             return True
         if index not in self._pairs:
-            edges = TracedPairs(ids, ids, not is_cached(index.node))
+            edges = TracedPairs(ids, ids, not is_cached(index.node), self._projections)
             self._note_sizes(edges, {0: index, 1: index})
             self._found[key] = edges, 1
             return True
         other, row = self._pairs[index]
         src, dst = (index, other) if row == 0 else (other, index)
         is_new = not (is_cached(src.node) and is_cached(dst.node))
-        edges = TracedPairs(value_of(src.node), value_of(dst.node), is_new)
+        edges = TracedPairs(value_of(src.node), value_of(dst.node), is_new, self._projections)
         self._note_sizes(edges, {0: src, 1: dst})
         self._found[src], self._found[dst] = (edges, 0), (edges, 1)
         return True
@@ -145,6 +155,45 @@ class GraphEdges:
             edges.wraps |= (1 << row) * (index in self._wrapping)
             sizes = {str(size): size for used, size in self._uses if used == index}
             edges.size[row] = next(iter(sizes.values())) if len(sizes) == 1 else None
+
+
+def _is_selection(node: fx.Node) -> bool:
+    """Whether ids are those of edges that an operator of halfgnn leaves, each once: a sum by them needs no Graph."""
+    source = node.args[0] if name_of(node) == "getitem" else None
+    if not isinstance(source, fx.Node) or not str(source.target).startswith("halfgnn_pyg."):
+        return False
+    return _results_of(source)[node.args[1]].name in ("kept_rows", "loop_rows")
+
+
+def add_keys(graph: fx.Graph) -> None:
+    """Adds the results `key` of operators of halfgnn that return an edge_index, and hands them to other such operators."""
+    for node in list(graph.nodes):
+        if not str(node.target).startswith("halfgnn_pyg."):
+            continue
+        key = key_of(node.args[0])
+        if key is not None:
+            node.args = key, *node.args[1:]
+        place = next((place for place, x in enumerate(_results_of(node)) if x.name == "key"), None)
+        if place is not None:
+            with graph.inserting_after(node):
+                graph.call_function(operator.getitem, (node, place)).meta["example_value"] = value_of(node)[place]
+
+
+def key_of(node: Any) -> fx.Node | None:
+    """The same edge_index as a result of an operator of halfgnn, in a tensor that nothing but such operators reads.
+
+    None if a node is no such edge_index.
+    """
+    source = node.args[0] if isinstance(node, fx.Node) and name_of(node) == "getitem" and node.args[1] == 0 else None
+    if not isinstance(source, fx.Node) or not str(source.target).startswith("halfgnn_pyg."):
+        return None
+    places = [place for place, x in enumerate(_results_of(source)) if x.name == "key"]
+    return next((user for user in source.users if name_of(user) == "getitem" and user.args[1] in places), None)
+
+
+def _results_of(node: fx.Node) -> Any:
+    target: Any = node.target
+    return getattr(target, "default", target)._schema.returns
 
 
 def is_cached(node: fx.Node) -> bool:

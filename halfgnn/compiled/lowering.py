@@ -29,11 +29,12 @@ from ..expressions.accounts import accounts
 from ..expressions.linear import linear
 from ..expressions.reduce import has_rows_of, reduced
 from ..expressions.rows import GatherRows
-from ..expressions.values import materialize
+from ..expressions.values import is_dot, materialize
 from . import several, thresholds
-from .edges import GraphEdges, TracedEdges, is_cached
+from .edges import GraphEdges, TracedEdges, add_keys, is_cached
 from .effects import Contexts, dead_nodes, erase_dead, in_order, memory_of, memory_of_tensor, written_by
 from .extend import extend
+from .projections import Projections, project
 from .recognize import (
     Gather,
     Reduction,
@@ -88,6 +89,7 @@ def lower_graph(graph: fx.Graph) -> Counter[str]:
             node.kwargs = {**node.kwargs, "is_new": True}  # ids that compiled code makes
     make_functional(graph)
     erase_dead(graph)  # rows that nothing reads say nothing of numbers of nodes
+    add_keys(graph)
     reductions = {node: found for node in graph.nodes if (found := reduction_of(node)) is not None}
     if any("_functorch" in str(getattr(node.target, "__module__", "")) for node in graph.nodes):
         return Counter({"not lowered: torch.func: which tensors have gradients is not known": 1})
@@ -119,7 +121,9 @@ class Lowering:
         self._read: dict[fx.Node, fx.Node] = {}  # of expressions that were materialized by an operator
         self._gathers: dict[fx.Node, tuple[Gather, TracedEdges, int]] = {}
         self._softmaxes: dict[fx.Node, Any] = {}
-        self._is_part: set[fx.Node] = set()  # of a softmax
+        self._is_part: set[fx.Node] = set()  # of a softmax: its reductions
+        self._is_step: set[fx.Node] = set()  # of a softmax: what it computes of each edge
+        self._projections = Projections()
         self._replaced: set[fx.Node] = set()  # with an earlier node
 
     def run(self) -> Counter[str]:
@@ -129,7 +133,8 @@ class Lowering:
             if found is not None:
                 self._softmaxes[node] = found[0]
                 self._is_part.update(found[1])
-        self._edges = GraphEdges(nodes, self._reductions)
+                self._is_step.update(found[0].steps)
+        self._edges = GraphEdges(nodes, self._reductions, self._projections)
         contexts = Contexts()
         try:
             for node in nodes:
@@ -160,8 +165,11 @@ class Lowering:
             if node not in self._is_part or len(node.users) > 1:
                 self._reduce(node, self._reductions[node])
             return
-        if node in self._softmaxes and self._softmax(node, self._softmaxes[node]):
-            return
+        if node in self._softmaxes:
+            if self._softmax(node, self._softmaxes[node]):
+                return
+            for step in self._softmaxes[node].steps:
+                self._materialize_inputs(step)
         gather = gather_of(node)
         if gather is not None:
             found = self._edges.of(gather.ids)
@@ -169,9 +177,9 @@ class Lowering:
                 self._gather(node, gather, *found)
             return
         if not any(x in self._expressions or x in self._items for x in nodes_in([node.args, node.kwargs])):
-            self._relu(node)
+            self._plain(node)
             return
-        if not self._extend(node):
+        if not self._extend(node) and node not in self._is_step:
             self._materialize_inputs(node)
             self._relu(node)
 
@@ -237,6 +245,17 @@ class Lowering:
             self._expressions[node] = result
         return True
 
+    def _plain(self, node: fx.Node) -> None:
+        """A node that reads no expression."""
+        self._projections.note(node)
+        folded = self._projections.folded(node)
+        if folded is None:
+            self._relu(node)
+        elif _is_worth(value_of(node.args[0])):
+            result = self._lowered(node, lambda: project(*folded), "projection", value_of(node).dtype)
+            if result is not None:
+                self._replace(node, result)
+
     def _relu(self, node: fx.Node) -> None:
         if node.target not in _RELU or node.kwargs.get("inplace") or len(node.args) != 1:
             return
@@ -261,12 +280,11 @@ class Lowering:
             if deferred is not None and deferred.dtype is value.dtype:
                 self._expressions[node] = deferred
                 return True
-        if lazy is not None:
-            self._materialize_input(node, logits)
+        source = value_of(logits if lazy is None else self._materialized(logits, node) or logits)
 
         def lower() -> Tensor:
             with without_autocast(value.device):
-                return ops.edge_softmax(edges.ending_in(row, softmax.num_rows), value_of(logits).to(value.dtype))
+                return ops.edge_softmax(edges.ending_in(row, softmax.num_rows), source.to(value.dtype))
 
         result = self._lowered(node, lower, "edge_softmax", value.dtype)
         if result is None:
@@ -388,7 +406,7 @@ class Lowering:
                 self._materialize_input(node, x)
 
     def _materialize_input(self, node: fx.Node, x: fx.Node) -> None:
-        """Softmaxes, and layers that nodes compute, are operators of halfgnn; the graph computes other expressions as it did."""
+        """Softmaxes, dot products, and layers that nodes compute, are operators of halfgnn; others the graph computes as it did."""
         new = self._materialized(x, node)
         if new is not None:
             node.replace_input_with(x, new)
@@ -411,6 +429,7 @@ class Lowering:
         if not written:
             return
         memory = {x.untyped_storage()._cdata for x in written}
+        self._projections.forget(memory)
         for place, softmax in list(self._softmaxes.items()):
             if memory_of_tensor(value_of(softmax.logits)) & memory:  # which the softmax would read later
                 del self._softmaxes[place]
@@ -455,8 +474,9 @@ def _counted(counts: Counter[str]) -> Iterator[None]:
 
 
 def _is_operator(x: expressions.Expression) -> bool:
-    """Whether a part is a softmax, or a layer of nodes."""
-    return isinstance(x, expressions.Softmax) or x.cache.is_split or any(_is_operator(y) for y in x.operands())
+    """Whether a part is a softmax, a dot product of the rows of both ends, or a layer of nodes."""
+    is_own = isinstance(x, expressions.Softmax) or x.cache.is_split or is_dot(x)
+    return is_own or any(_is_operator(y) for y in x.operands())
 
 
 def _is_worth(x: Tensor, smallest: int | None = None) -> bool:

@@ -264,11 +264,15 @@ def make_functional(graph: fx.Graph) -> None:
 
 
 class Softmax(NamedTuple):
-    """The softmax of logits over the rows of an index, as it is written with a maximum and a sum."""
+    """The softmax of logits over the rows of an index, as it is written with a maximum and a sum.
+
+    steps: what it computes of each edge.
+    """
 
     logits: fx.Node
     ids: Index
     num_rows: Any
+    steps: tuple[fx.Node, ...]
 
 
 def softmax_of(node: fx.Node, reductions: Callable[[Any], Reduction | None]) -> tuple[Softmax, list[fx.Node]] | None:
@@ -299,7 +303,7 @@ def softmax_of(node: fx.Node, reductions: Callable[[Any], Reduction | None]) -> 
         return None
     if not isinstance(logits, fx.Node) or total.num_rows != highest.num_rows:
         return None
-    return Softmax(logits, total.ids, total.num_rows), [sum_node, top.x]  # type: ignore[list-item]
+    return Softmax(logits, total.ids, total.num_rows, (highest.src, shifted, exp)), [sum_node, top.x]  # type: ignore[list-item]
 
 
 def _sum_below(node: fx.Node, reductions: Callable[[Any], Reduction | None]) -> tuple[Reduction | None, fx.Node | None]:

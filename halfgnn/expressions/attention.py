@@ -121,19 +121,27 @@ def _dot_attention(
     if value is None or not logits.query.shape == logits.key.shape == values.shape == x.shape:
         return None
     query, key, rows = (_rows(part, evaluation) for part in (logits.query, logits.key, value[0]))
-    terms = [None if term is None else _with_heads(snapshot(term)) for term in (logits.edge, value[1])]
-    if logits.edge is value[1]:
-        terms[1] = terms[0]
-    if any(part is not None and part.dtype is not key.dtype for part in (query, rows, *terms)):
+    terms = _edge_terms(logits.edge, value[1], evaluation)
+    if any(part is not None and part.dtype is not key.dtype for part in (query, rows, *terms.values())):
         return None
     if query.shape[0] != num_nodes or rows.shape[0] != key.shape[0]:
         return None
     g = evaluation.propagation.into(row, num_nodes, key.shape[0])
     routed["dot_attention"] += 1
-    out = ops.dot_attention(
-        g, query, key, rows, logits.scale, edge_bias=_per_head(logits.bias), edge_key=terms[0], edge_value=terms[1]
-    )
+    out = ops.dot_attention(g, query, key, rows, logits.scale, edge_bias=_per_head(logits.bias), **terms)
     return out.view(num_nodes, *values.shape[1:])
+
+
+def _edge_terms(key: Tensor | None, value: Tensor | None, evaluation: Evaluation) -> dict[str, Any]:
+    """What edges add to keys and values: rows, or columns and the weights that project them."""
+    given = {"key": key, "value": value}
+    found = {name: evaluation.propagation.projection_of(x) for name, x in given.items() if x is not None}
+    columns = {id(x[0]): x[0] for x in found.values() if x is not None}
+    if None not in found.values() and len(columns) == 1:
+        weights = {f"edge_{name}_weight": x[1] for name, x in found.items() if x is not None}
+        return {"edge_feat": next(iter(columns.values())), **weights}
+    rows = {id(x): _with_heads(snapshot(x)) for x in given.values() if x is not None}
+    return {f"edge_{name}": rows.get(id(x)) for name, x in given.items()}
 
 
 def _gatv2_attention(
@@ -144,16 +152,24 @@ def _gatv2_attention(
     if logits.query.shape != values.shape or not _are_same(logits.key, values):
         return None
     query, key = (_rows(x, evaluation) for x in (logits.query, logits.key))
-    edge = None if logits.edge is None else _with_heads(snapshot(logits.edge))
-    if query.shape[0] != num_nodes or any(x is not None and x.dtype is not key.dtype for x in (query, edge)):
+    terms = _edge_rows(logits.edge, evaluation)
+    if query.shape[0] != num_nodes or any(x is not None and x.dtype is not key.dtype for x in (query, *terms.values())):
         return None
     weight = snapshot(attention).reshape(key.shape[1:]).to(key.dtype)
     if logits.scale != 1:
         weight = weight * logits.scale
     g = evaluation.propagation.into(row, num_nodes, key.shape[0])
     routed["gatv2_attention"] += 1
-    out = ops.gatv2_attention(g, key, query, weight, logits.slope, edge_bias=_per_head(logits.bias), edge_feat=edge)
+    out = ops.gatv2_attention(g, key, query, weight, logits.slope, edge_bias=_per_head(logits.bias), **terms)
     return out.view(num_nodes, *values.shape[1:])
+
+
+def _edge_rows(rows: Tensor | None, evaluation: Evaluation) -> dict[str, Any]:
+    """What edges add to the features of both ends of GATv2: rows, or columns and the weight that projects them."""
+    found = None if rows is None else evaluation.propagation.projection_of(rows)
+    if found is not None:
+        return {"edge_feat": found[0], "edge_weight": found[1]}
+    return {"edge_feat": None if rows is None else _with_heads(snapshot(rows))}
 
 
 def _gat_attention(

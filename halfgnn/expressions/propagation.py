@@ -37,6 +37,10 @@ class Propagation:
         """Whether values may be looked at without waiting for them."""
         return not x.is_cuda
 
+    def projection_of(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Columns (E, C) and a weight (H * D, C) of which rows of edges (E, H, D) are the linear layer, where that is known."""
+        return None
+
     def row_of(self, index: Tensor) -> int | None:
         """Which row of edge_index the tensor is, in the same memory; None if it is neither."""
         edges = self.edge_index

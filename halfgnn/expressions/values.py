@@ -418,6 +418,17 @@ def is_over_last(x: Op) -> bool:
     return x.args[1][0] % rank == rank - 1
 
 
+def is_dot(x: Expression) -> bool:
+    """Whether it is the dot product of rows of both ends of each edge."""
+    if not isinstance(x, Op) or x.func is not SUM or not is_over_last(x):
+        return False
+    product = x.args[0]
+    if not isinstance(product, Op) or BINARY.get(product.func) != "mul":
+        return False
+    rows = {y.row for y in product.args if isinstance(y, Expression) and y.shape == product.shape}
+    return rows == {0, 1}
+
+
 def _with_edges_first(x: Tensor, like: Expression) -> Tensor:
     if like.edge_dim == 0 or x.dim() == 0:
         return x

@@ -248,7 +248,9 @@ def test_in_a_capture_edges_are_made_again_without_a_question(monkeypatch, name)
     def run():
         with halfgnn.pyg.accelerate():
             if name == "gcn_norm":
-                return torch.ops.halfgnn_pyg.gcn_norm(edge_index, NUM_NODES, False, False, "source_to_target", torch.float32)[:2]
+                return torch.ops.halfgnn_pyg.gcn_norm(
+                    edge_index, NUM_NODES, False, False, "source_to_target", torch.float32
+                )[:2]
             return torch.ops.halfgnn_pyg.self_loops(edge_index, name, NUM_NODES)
 
     run()  # cached

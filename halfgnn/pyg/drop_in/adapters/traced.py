@@ -1,7 +1,9 @@
 """What torch_geometric makes of an edge_index alone, in compiled code: operators, because it asks how many self-loops there are, at
 which torch.compile breaks its graph. They find what is cached with the edge_index when the code runs.
 
-All have an argument is_new: compiled code has made the edge_index, and may write other values to its memory.
+All have an argument is_new: compiled code has made the edge_index, and may write other values to its memory. And they have a result
+`key`, the same edge_index for operators of halfgnn alone: code of Inductor may have written to what it reads, of which nothing is
+known any more.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ _HOW = ("remove_self_loops", "add_self_loops", "add_remaining_self_loops")
 
 library.define(
     "self_loops(Tensor edge_index, str how, SymInt num_nodes, bool is_new=False) -> "
-    "(Tensor edge_index, Tensor kept_rows, Tensor loop_rows)"
+    "(Tensor edge_index, Tensor kept_rows, Tensor loop_rows, Tensor key)"
 )
 library.define(
     "gcn_norm(Tensor edge_index, SymInt num_nodes, bool improved, bool add_self_loops, str flow, ScalarType dtype, "
-    "bool is_new=False) -> (Tensor edge_index, Tensor edge_weight, SymInt num_kept)"
+    "bool is_new=False) -> (Tensor edge_index, Tensor edge_weight, SymInt num_kept, Tensor key)"
 )
 
 
@@ -47,9 +49,9 @@ def self_loops(
     if how != _HOW[0] and not is_filled:
         if how == _HOW[2]:
             return original(*args)
-        edges, _, _ = torch.ops.halfgnn_pyg.self_loops(edge_index, how, num_nodes)
+        edges = torch.ops.halfgnn_pyg.self_loops(edge_index, how, num_nodes)[0]
         return edges, original(*args)[1]
-    edges, rows, loops = torch.ops.halfgnn_pyg.self_loops(edge_index, how, 0 if how == _HOW[0] else num_nodes)
+    edges, rows, loops, _ = torch.ops.halfgnn_pyg.self_loops(edge_index, how, 0 if how == _HOW[0] else num_nodes)
     if edge_attr is None:
         return edges, None
     if how == _HOW[0]:
@@ -63,7 +65,7 @@ def _is_plain(edge_index: Any) -> bool:
     return type(edge_index) is Tensor and edge_index.layout == torch.strided and edge_index.dim() == 2
 
 
-def _self_loops(edge_index: Tensor, how: str, num_nodes: int, is_new: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def _self_loops(edge_index: Tensor, how: str, num_nodes: int, is_new: bool = False) -> tuple[Tensor, ...]:
     def make() -> tuple[Tensor, ...]:
         edges = getattr(utils, how)(edge_index, **({} if how == _HOW[0] else {"num_nodes": num_nodes}))[0]
         if not is_new:
@@ -73,25 +75,32 @@ def _self_loops(edge_index: Tensor, how: str, num_nodes: int, is_new: bool = Fal
         is_loop = edge_index[0] == edge_index[1]
         return edges, (~is_loop).nonzero().view(-1), is_loop.nonzero().view(-1)
 
-    edges, rows, loops = _made(edge_index, is_new, ("traced", how, num_nodes), make)
-    return edges, rows, loops
+    return _made(edge_index, is_new, ("traced", how, num_nodes), make)
 
 
 def _made(edge_index: Tensor, is_new: bool, key: Any, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """What is cached with the edge_index. A replay of a CUDA graph may find other ids in the same tensor."""
+    """What is cached with the edge_index, and a key, which is the first once more.
+
+    A replay of a CUDA graph may find other ids in the same tensor.
+    """
     if is_new or is_captured(edge_index.device):
-        return make()
-    return copies_made_once(Topology() if edge_index.is_inference() else topology_of(edge_index), key, make)
+        edges, *others = make()
+        return edges, *others, edges.clone()
+    topology = Topology() if edge_index.is_inference() else topology_of(edge_index)
+    edges, *others = copies_made_once(topology, key, make)
+    return edges, *others, copies_made_once(topology, key, make)[0]
 
 
 @register_fake("self_loops", namespace="halfgnn_pyg")
 def _(edge_index, how, num_nodes, is_new=False):
     if how == _HOW[1]:
         empty = edge_index.new_empty(0, dtype=torch.int64)
-        return edge_index.new_empty(2, edge_index.shape[1] + num_nodes), empty, empty.clone()
+        edges = edge_index.new_empty(2, edge_index.shape[1] + num_nodes)
+        return edges, empty, empty.clone(), edges.clone()
     kept, loops = unknown_size(), unknown_size()
     rows = [edge_index.new_empty(size, dtype=torch.int64) for size in (kept, loops)]
-    return edge_index.new_empty(2, kept + num_nodes), *rows
+    edges = edge_index.new_empty(2, kept + num_nodes)
+    return edges, *rows, edges.clone()
 
 
 def unknown_size() -> torch.SymInt:
@@ -119,7 +128,7 @@ def gcn_norm(
     if edge_weight is not None or not _is_plain(edge_index) or not isinstance(num_nodes, (int, torch.SymInt)):
         return original(edge_index, edge_weight, num_nodes, improved, add_self_loops, flow, dtype)
     dtype = torch.get_default_dtype() if dtype is None else dtype
-    edges, weights, _ = torch.ops.halfgnn_pyg.gcn_norm(edge_index, num_nodes, improved, add_self_loops, flow, dtype)
+    edges, weights, *_ = torch.ops.halfgnn_pyg.gcn_norm(edge_index, num_nodes, improved, add_self_loops, flow, dtype)
     return (edges if add_self_loops else edge_index), weights
 
 
@@ -131,7 +140,7 @@ def _gcn_norm(
     flow: str,
     dtype: Any,
     is_new: bool = False,
-) -> tuple[Tensor, Tensor, int]:
+) -> tuple[Tensor, Tensor, int, Tensor]:
     def make() -> tuple[Tensor, ...]:
         normalized = utils_gcn_norm()
         ids = edge_index.clone() if is_captured(edge_index.device) else edge_index  # nothing is cached with the copy
@@ -141,8 +150,8 @@ def _gcn_norm(
         return edges.clone() if edges is edge_index else edges, weights
 
     key = ("traced gcn_norm", num_nodes, improved, add_self_loops, flow, dtype)
-    edges, weights = _made(edge_index, is_new, key, make)
-    return edges, weights, edges.shape[1] - num_nodes if add_self_loops else edges.shape[1]
+    edges, weights, edges_key = _made(edge_index, is_new, key, make)
+    return edges, weights, edges.shape[1] - num_nodes if add_self_loops else edges.shape[1], edges_key
 
 
 def utils_gcn_norm() -> Original:
@@ -155,7 +164,8 @@ def utils_gcn_norm() -> Original:
 def _(edge_index, num_nodes, improved, add_self_loops, flow, dtype, is_new=False):
     kept = unknown_size() if add_self_loops else edge_index.shape[1]
     total = kept + num_nodes if add_self_loops else kept
-    return edge_index.new_empty(2, total), edge_index.new_empty(total, dtype=dtype), kept
+    edges = edge_index.new_empty(2, total)
+    return edges, edge_index.new_empty(total, dtype=dtype), kept, edges.clone()
 
 
 for _name, _function in (("self_loops", _self_loops), ("gcn_norm", _gcn_norm)):
