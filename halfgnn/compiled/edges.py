@@ -17,8 +17,8 @@ from .recognize import Index, Reduction, gather_of, name_of, value_of
 class TracedEdges(Propagation):
     """The edges of an edge_index (2, E).
 
-    key: the tensor by which its Graph is found, see add_keys. is_new: whether the compiled code makes the ids itself. wraps: whether
-    negative ids are those of the last rows, by rows as bits.
+    key: the tensor by which its Graph is found, see add_keys. is_new: whether the compiled code makes the ids itself.
+    wraps: whether negative ids are those of the last rows, by rows as bits.
     """
 
     __slots__ = ("_graphs", "is_new", "key", "projections", "wraps")
