@@ -38,10 +38,8 @@ class Projections:
     def note(self, node: fx.Node) -> None:
         """Notes a node that is a linear layer without a bias, or a view (E, H, D) of one."""
         found = self._layer(node) if name_of(node) == "linear" else self._view(node)
-        value = value_of(node)
-        # What was detached has another gradient.
-        if found is not None and value.requires_grad == any(x.requires_grad for x in found):
-            self._found[node] = self._of_values[id(value)] = found
+        if found is not None:
+            self._found[node] = self._of_values[id(value_of(node))] = found
 
     def _layer(self, node: fx.Node) -> Projection | None:
         weight, bias = weights_of(node)
@@ -67,7 +65,8 @@ class Projections:
                 del self._found[node], self._of_values[id(value_of(node))]
 
     def of(self, rows: Tensor) -> Projection | None:
-        return self._of_values.get(id(rows))
+        found = self._of_values.get(id(rows))
+        return found if found is not None and _has_its_gradient(rows, found) else None
 
     def folded(self, node: fx.Node) -> tuple[Projection, Tensor, torch.Size] | None:
         """The projection, the vectors, and their shape (H, D), of a node that sums their products over D; None of another node, or
@@ -86,6 +85,8 @@ class Projections:
             found = self._found.get(rows)  # type: ignore[arg-type]
             if found is None or value_of(rows).dim() != 3 or not _is_alone(rows, product, node):
                 continue
+            if not _has_its_gradient(value_of(rows), found):
+                continue
             vectors = value_of(vectors)
             if (
                 isinstance(vectors, Tensor)
@@ -94,6 +95,11 @@ class Projections:
             ):
                 return found, vectors, value_of(rows).shape[1:]
         return None
+
+
+def _has_its_gradient(rows: Tensor, found: Projection) -> bool:
+    """Whether rows have the gradient that the layer would have here. They may have been made where there was none."""
+    return not torch.is_grad_enabled() or rows.requires_grad == any(x.requires_grad for x in found)
 
 
 def _is_alone(rows: Any, product: fx.Node, total: fx.Node) -> bool:

@@ -142,6 +142,33 @@ def test_projected_rows_of_edges(program, called):
     assert sorted(set(called)) == WHOLE[program]
 
 
+def without_gradients(x, ids, columns, weight, vectors):
+    """Projected where nothing has a gradient, and used where something has."""
+    with torch.no_grad():
+        e = F.linear(columns, weight).view(-1, H, D)
+        of_edges = (e * vectors).sum(-1)
+    key = x[ids[0]] + e
+    weights = softmax((x[ids[1]] * key).sum(-1) + of_edges, ids[1])
+    return summed(x[ids[0]] * weights.unsqueeze(-1), ids[1]) + columns.sum() * weight.sum() * vectors.sum()
+
+
+def test_rows_that_were_projected_without_gradients(called):
+    compare(without_gradients, *operands(), ids=torch.randint(N, (2, E)))
+    assert "edge_key" in called and "edge_feat" not in called
+
+
+@pytest.mark.parametrize("program", [transformer, gatv2, gat])
+def test_without_gradients(program, called):
+    x, columns, *parameters = operands()
+    ids = torch.randint(N, (2, E))
+    parameters = [torch.nn.Parameter(y) for y in parameters]
+    with torch.no_grad():
+        torch.testing.assert_close(
+            compiled(program)(x, ids, columns, *parameters), program(x, ids, columns, *parameters)
+        )
+    assert sorted(set(called)) == WHOLE[program]
+
+
 def test_wide_edges_are_projected(called):
     x, _, _, vectors = operands()
     wide = torch.randn(E, H * D, dtype=torch.float64), torch.randn(H * D, H * D, dtype=torch.float64)
