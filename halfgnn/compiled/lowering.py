@@ -30,7 +30,7 @@ from ..expressions.linear import linear
 from ..expressions.reduce import has_rows_of, reduced
 from ..expressions.rows import GatherRows
 from ..expressions.values import is_dot, materialize
-from . import several, thresholds
+from . import relations, several, thresholds
 from .edges import GraphEdges, TracedEdges, add_keys, is_cached
 from .effects import Contexts, dead_nodes, erase_dead, in_order, memory_of, memory_of_tensor, written_by
 from .extend import extend
@@ -58,17 +58,8 @@ expressions.ORDINARY.add(FakeTensor)
 _log = logging.getLogger(__name__)
 
 _METADATA = {
-    "size",
-    "dim",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_empty",
-    "zeros_like",
-    "ones_like",
-    "empty_like",
-    "numel",
-}
+    "size", "dim", "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "empty_like", "numel",
+}  # fmt: skip
 
 _RELU = {torch.relu, torch.nn.functional.relu, "relu"}
 _LIKE = {"expand_as", "view_as", "reshape_as", "type_as"}  # of which the second argument is not read
@@ -204,7 +195,9 @@ class Lowering:
             return True
         if name_of(node) in _METADATA or (name_of(node) in _LIKE and source not in self._expressions):
             return True
-        if name_of(node) in ("linear", "matmul", "mm", "bmm"):
+        if name_of(node) == "bmm":
+            return self._relations(node)
+        if name_of(node) in ("linear", "matmul", "mm"):
             return self._linear(node)
         try:
             lazy = extend(node, self._expressions)
@@ -219,17 +212,22 @@ class Lowering:
         self._expressions[node] = lazy
         return True
 
+    def _relations(self, node: fx.Node) -> bool:
+        """Rows of nodes times the matrices of the edges' relations."""
+        operands = [self._expressions.get(x) for x in node.args]  # type: ignore[arg-type]
+        if len(operands) != 2 or not relations.goes_by_relation(*operands) or not _is_worth(value_of(node)):
+            return False
+        result = self._lowered(node, lambda: relations.multiplied(*operands), "bmm", value_of(node).dtype)
+        if result is not None:
+            self._replace(node, result)
+        return result is not None
+
     def _linear(self, node: fx.Node) -> bool:
         """A linear layer of an expression, of which nodes may compute the parts."""
         lazy = self._expressions.get(node.args[0])  # type: ignore[arg-type]
         weight, bias = weights_of(node)
-        if (
-            lazy is None
-            or weight is None
-            or any(isinstance(x, fx.Node) and x in self._expressions for x in (weight, bias))
-        ):
-            return False
-        if not _is_worth(value_of(node)):
+        is_constant = not any(isinstance(x, fx.Node) and x in self._expressions for x in (weight, bias))
+        if lazy is None or weight is None or not is_constant or not _is_worth(value_of(node)):
             return False
 
         def lower() -> Any:
@@ -287,10 +285,9 @@ class Lowering:
                 return ops.edge_softmax(edges.ending_in(row, softmax.num_rows), source.to(value.dtype))
 
         result = self._lowered(node, lower, "edge_softmax", value.dtype)
-        if result is None:
-            return False
-        self._replace(node, result)
-        return True
+        if result is not None:
+            self._replace(node, result)
+        return result is not None
 
     # ---- reductions ------------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import halfgnn.compiled
-from halfgnn.compiled import lowering, thresholds
+from halfgnn.compiled import lowering
 from halfgnn.expressions import attention
 from tests import support
 from tests.support_compiled import compiled, count_graphs
@@ -15,13 +15,6 @@ from tests.support_compiled import compiled, count_graphs
 pytestmark = pytest.mark.skipif(support.SIMULATED, reason="about FX graphs")
 
 N, E, H, D, C = 40, 600, 4, 8, 5
-
-
-@pytest.fixture(autouse=True)
-def lowers_small_graphs(monkeypatch):
-    for name in ("MESSAGE", "SOFTMAX", "COUNT"):
-        monkeypatch.setattr(thresholds, name, 0)
-    halfgnn.compiled.reset_stats()
 
 
 @pytest.fixture

@@ -22,13 +22,6 @@ pytestmark = pytest.mark.skipif(support.SIMULATED, reason="about FX graphs")
 N, E, C = 90, 700, 32
 
 
-@pytest.fixture(autouse=True)
-def lowers_small_graphs(monkeypatch):
-    for name in ("MESSAGE", "SOFTMAX", "COUNT"):
-        monkeypatch.setattr(thresholds, name, 0)
-    halfgnn.compiled.reset_stats()
-
-
 def inputs(num_nodes=N, num_edges=E, dtype=torch.float32):
     generator = torch.Generator().manual_seed(num_edges)
     x = torch.randn(num_nodes, C, generator=generator).to(dtype)
