@@ -191,9 +191,9 @@ def test_same_as_the_kernels(name):
         with Decomposed() as mode:
             found = results_of(CASES[name], g, dtype)
         assert mode.called
-        for ours, theirs in zip(found, expected, strict=True):
-            assert ours.dtype == theirs.dtype
-            torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
+        for actual, wanted in zip(found, expected, strict=True):
+            assert actual.dtype == wanted.dtype
+            torch.testing.assert_close(actual, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 @pytest.mark.parametrize("idtype", [torch.int32, torch.int64])
@@ -211,8 +211,8 @@ def test_adjacencies_are_the_same(idtype):
         expected = call()
         with Decomposed():
             found = call()
-        for ours, theirs in zip(found, expected, strict=True):
-            assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+        for actual, wanted in zip(found, expected, strict=True):
+            assert actual.dtype == wanted.dtype and torch.equal(actual, wanted)
 
 
 def test_no_edges_and_no_nodes():
