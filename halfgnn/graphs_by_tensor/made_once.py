@@ -28,10 +28,11 @@ def made_once(topology: Topology, key: Any, make: Callable[[], tuple[Any, ...]])
 
 def copies_made_once(topology: Topology, key: Any, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """Tensors that are made once per content, in copies on write."""
-    return tuple(map(_copy, made_once(topology, key, make)))
+    return tuple(map(shared_copy, made_once(topology, key, make)))
 
 
-def _copy(tensor: Tensor) -> Tensor:
+def shared_copy(tensor: Tensor) -> Tensor:
+    """A copy on write of ids, of which is known what is known of them."""
     with ordinary_tensors():
         copy = tensor._lazy_clone()  # type: ignore[attr-defined]
     share_topology(tensor, copy)

@@ -53,7 +53,6 @@ def described(codes: list[str]) -> Iterator[None]:
         codes.append(code.value)
         raise _NotRun
 
-    no_random = mock.patch("torch._dynamo.utils.preserve_rng_state", contextlib.nullcontext)
     replaced = {
         "torch.cuda.is_available": lambda: True,
         "torch.cuda.device_count": lambda: 1,
@@ -66,6 +65,7 @@ def described(codes: list[str]) -> Iterator[None]:
         "torch.cuda.get_device_capability": lambda *args: (9, 0),
         "torch.cuda.random._lazy_init": lambda: None,
         "torch._subclasses.fake_tensor.init_gpu_context": lambda device: None,
+        "torch._dynamo.utils.preserve_rng_state": contextlib.nullcontext,
         "torch._inductor.scheduler.has_triton": lambda *args: True,
         "torch.utils._triton.has_triton": lambda *args: True,
         "torch.utils._triton.triton_hash_with_backend": lambda: "none",
@@ -73,7 +73,6 @@ def described(codes: list[str]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, value in replaced.items():
             stack.enter_context(mock.patch(name, value, create=True))
-        stack.enter_context(no_random)
         stack.enter_context(mock.patch.object(type(triton.runtime.driver), "active", _Driver))
         stack.enter_context(mock.patch.object(GraphLowering, "compile_to_module", written))
         yield

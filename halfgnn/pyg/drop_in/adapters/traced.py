@@ -18,7 +18,7 @@ from torch_geometric import utils
 from ....common.caching import is_captured
 from ....common.fake import register_fake
 from ....graphs_by_tensor.edge_index import library
-from ....graphs_by_tensor.made_once import copies_made_once
+from ....graphs_by_tensor.made_once import copies_made_once, shared_copy
 from ....graphs_by_tensor.store import Topology, share_graphs, topology_of
 
 Original = Callable[..., Any]
@@ -88,7 +88,7 @@ def _made(edge_index: Tensor, is_new: bool, key: Any, make: Callable[[], tuple[T
         return edges, *others, edges.clone()
     topology = Topology() if edge_index.is_inference() else topology_of(edge_index)
     edges, *others = copies_made_once(topology, key, make)
-    return edges, *others, copies_made_once(topology, key, make)[0]
+    return edges, *others, shared_copy(edges)
 
 
 @register_fake("self_loops", namespace="halfgnn_pyg")
