@@ -45,6 +45,11 @@ def is_traced_by_dynamo() -> bool:
     return _is_traced() and not is_exporting()
 
 
+def is_between_graphs() -> bool:
+    """Whether this is code that runs on ordinary tensors between graphs of torch.compile, or in frames that Dynamo has skipped."""
+    return _callback() is not None and not (_is_traced() or _is_recorded() or _num_modes())
+
+
 def skip_frames(function: Function) -> Function:
     """Keeps Dynamo from compiling the frames of a function that compiled code calls between its graphs.
 
@@ -75,3 +80,4 @@ def _skip(function: Function, is_recursive: bool) -> Function:
 
 skip_frames(is_compiled)
 skip_frames(is_traced_by_dynamo)
+skip_frames(is_between_graphs)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ....common.autograd import snapshot
 from ....common.precision import HALF
 from ....drop_in.checkpoint import is_checkpointed
-from ....drop_in.compiled import is_compiled
+from ....drop_in.compiled import is_between_graphs, is_compiled, leave_out
 from ....drop_in.gate import Reason, mode_reason
 from ....drop_in.stand_ins import calling_package, inline
 from ....expressions.propagation import Propagation
@@ -39,14 +39,14 @@ _INTEGERS = (torch.int64, torch.int32)
 @inline
 def getitem(original: Callable[..., Any]) -> Callable[..., Any]:
     """``Tensor.__getitem__``, which asks whether code is compiled where it may route a call only."""
-    left_alone, half = is_compiled, HALF
+    left_alone, between_graphs, half = is_compiled, is_between_graphs, HALF
 
     def __getitem__(self: Tensor, index: Any) -> Any:
         kind = type(index)
         if kind is tuple:
             if len(index) == 2 and type(index[1]) is type(self) is Tensor and not self.requires_grad:
                 columns = original(self, index)
-                return columns if left_alone() else _selected(columns, self, index)
+                return columns if left_alone() and not between_graphs() else _selected(columns, self, index)
         elif kind is Tensor and index.dim() == 1 and index.dtype is torch.int64 and (self.dim() > 1 or self.is_cuda):
             if left_alone():
                 return original(self, index)
@@ -157,6 +157,9 @@ def _selected(columns: Any, x: Tensor, index: tuple[Any, Tensor]) -> Any:
     ):
         note_selection(x, columns)
     return columns
+
+
+leave_out(_selected, "columns of an edge_index are noted between two graphs")
 
 
 def index_select(original: Callable[..., Any], input: Any, dim: Any, index: Any, frames: int = 3, **kwargs: Any) -> Any:
