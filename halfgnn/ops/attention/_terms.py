@@ -117,7 +117,8 @@ def _checked_weight(weight: Any, name: str, shape: Sequence[int], device: torch.
     """weight as (H, D, C)."""
     check_tensor(weight, name)
     heads, dim, columns = shape
-    if tuple(weight.shape) not in ((heads, dim, columns), (heads * dim, columns)):
+    # Not `in`: Dynamo takes a static size and a symbolic one for different (findings/dynamo_size_in_tuple.sh).
+    if weight.shape != (heads, dim, columns) and weight.shape != (heads * dim, columns):
         raise ValueError(
             f"{name} has shape {tuple(weight.shape)}; expected (heads * dim, columns of edge_feat) = {(heads * dim, columns)}, "
             f"or {(heads, dim, columns)}"
