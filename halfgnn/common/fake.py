@@ -33,6 +33,14 @@ def register_fake(
     return register
 
 
+def unknown_size() -> torch.SymInt:
+    """A size that is known when the code runs. Context.new_dynamic_size() asks for an option of Dynamo's, for PyTorch's own
+    operators of this kind."""
+    size = torch.library.get_ctx()._shape_env.create_unbacked_symint()
+    torch.fx.experimental.symbolic_shapes._constrain_range_for_size(size)
+    return size
+
+
 def arguments_of(operator: Any) -> Any:
     """The class of a named tuple with one field per argument of an operator's schema, and the schema's defaults.
 

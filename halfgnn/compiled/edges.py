@@ -7,11 +7,13 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from ..common.fx_nodes import name_of, value_of
 from ..expressions.propagation import Propagation, turned
 from ..graph import Graph
+from ..graphs_by_tensor.new_ids import is_cached
 from ..graphs_by_tensor.traced import graph_of_edge_index, graph_of_pair, graph_of_row
 from .projections import Projections
-from .recognize import Index, Reduction, gather_of, name_of, value_of
+from .recognize import Index, Reduction, gather_of
 
 
 class TracedEdges(Propagation):
@@ -194,11 +196,3 @@ def key_of(node: Any) -> fx.Node | None:
 def _results_of(node: fx.Node) -> Any:
     target: Any = node.target
     return getattr(target, "default", target)._schema.returns
-
-
-def is_cached(node: fx.Node) -> bool:
-    """Whether the ids are an input, or a result of an operator of halfgnn, which nothing overwrites."""
-    if node.op == "placeholder":
-        return True
-    source = node.args[0] if name_of(node) == "getitem" else node
-    return isinstance(source, fx.Node) and str(source.target).startswith("halfgnn_pyg.")

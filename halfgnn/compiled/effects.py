@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator
-from typing import Any
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx
 
+from ..common.fx_nodes import memory_of_tensor, name_of, value_of, written_by
 from ..expressions import expression as expressions
-from .recognize import gather_of, name_of, nodes_in, reduction_of, value_of
+from .recognize import gather_of, reduction_of
 
 
 class Contexts:
@@ -39,56 +35,12 @@ def sets_mode(node: fx.Node) -> bool:
     return node.target in (torch._C._set_grad_enabled, modes._enter_autocast, modes._exit_autocast)
 
 
-def memory_of_tensor(x: Any) -> set[int]:
-    return {x.untyped_storage()._cdata} if isinstance(x, Tensor) and x.layout is torch.strided else set()
-
-
 def memory_of(x: expressions.Expression) -> set[int]:
     found = memory_of_tensor(x.x) | memory_of_tensor(x.ids) if isinstance(x, expressions.Gather) else set()
     if isinstance(x, expressions.Op):
         for y in x.args:
             found |= set().union(*map(memory_of_tensor, y)) if isinstance(y, (list, tuple)) else memory_of_tensor(y)
     return found.union(*(memory_of(y) for y in x.operands()))
-
-
-_OPERATORS = {getattr(operator, f"__{name}__") for name in (
-    "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor", "ilshift", "irshift",
-    "setitem",
-)}  # fmt: skip
-
-
-def written_by(node: fx.Node) -> Iterator[Any]:
-    """What a node modifies in place."""
-    if _is_in_place(node):
-        yield from nodes_in(node.args[:1])
-    if "out" in node.kwargs:
-        yield from nodes_in(node.kwargs["out"])
-    if isinstance(node.target, torch._ops.HigherOrderOperator):  # as an autograd Function of a program
-        yield from nodes_in([node.args, node.kwargs])
-    schema = getattr(node.target, "_schema", None)
-    if schema is not None and schema.is_mutable:
-        yield from nodes_in([node.args, node.kwargs])
-
-
-def _is_in_place(node: fx.Node) -> bool:
-    if node.op == "call_method":
-        name = str(node.target)
-        return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or name.startswith("__i")
-    if node.op != "call_function":
-        return False
-    name = getattr(node.target, "__name__", "")
-    if node.kwargs.get("inplace") or (name.endswith("_") and not name.endswith("__")):
-        return True
-    if node.target is F.dropout:
-        return len(node.args) > 3 and node.args[3] is True
-    if getattr(node.target, "__module__", "") == F.__name__ or node.target in (
-        F.leaky_relu,
-        F.elu,
-        F.hardtanh,
-        F.relu6,
-    ):
-        return any(x is True for x in node.args[1:])  # modules of activations say inplace by its place
-    return any(node.target is x for x in _OPERATORS)
 
 
 def dead_nodes(graph: fx.Graph) -> list[fx.Node]:

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..common.fx_nodes import value_of
 from ..expressions.expression import Expression
 from ..expressions.rules import EXTENDING, extended, named
-from .recognize import value_of
 
 _OPERATORS = tuple(getattr(operator, name) for name in ("mul", "add", "sub", "truediv", "neg", "pow", "getitem", "abs"))
 _EXTENDING = {*named(*EXTENDING, "view_as", "reshape_as", "expand_as", "type_as", "to"), *_OPERATORS}

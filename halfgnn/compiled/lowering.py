@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .. import ops
 from ..common.autograd import apply
+from ..common.fx_nodes import memory_of_tensor, name_of, nodes_in, value_of, written_by
 from ..common.precision import autocasts, without_autocast
 from ..drop_in.gate import types_on
 from ..expressions import attention
@@ -31,8 +32,8 @@ from ..expressions.reduce import has_rows_of, reduced
 from ..expressions.rows import GatherRows
 from ..expressions.values import is_dot, materialize
 from . import relations, several, thresholds
-from .edges import GraphEdges, TracedEdges, add_keys, is_cached
-from .effects import Contexts, dead_nodes, erase_dead, in_order, memory_of, memory_of_tensor, written_by
+from .edges import GraphEdges, TracedEdges, add_keys
+from .effects import Contexts, dead_nodes, erase_dead, in_order, memory_of
 from .extend import extend
 from .projections import Projections, project
 from .recognize import (
@@ -42,12 +43,8 @@ from .recognize import (
     ids_in,
     is_ones,
     make_functional,
-    name_of,
-    nodes_in,
     reduction_of,
-    signature_of,
     softmax_of,
-    value_of,
     weights_of,
 )
 from .recorder import Values, recording
@@ -71,13 +68,6 @@ class Failed(Exception):
 
 def lower_graph(graph: fx.Graph) -> Counter[str]:
     """Lowers what can be in place. Returns how many nodes became which operator, and why others did not."""
-    for node in graph.nodes:
-        if (
-            str(node.target).startswith("halfgnn_pyg.")
-            and "is_new" in signature_of(node)
-            and not is_cached(node.args[0])
-        ):
-            node.kwargs = {**node.kwargs, "is_new": True}  # ids that compiled code makes
     make_functional(graph)
     erase_dead(graph)  # rows that nothing reads say nothing of numbers of nodes
     add_keys(graph)

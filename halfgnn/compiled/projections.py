@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from ..common.fx_nodes import memory_of_tensor, name_of, value_of
 from ..common.precision import autocasts
-from .effects import memory_of_tensor
-from .recognize import argument, name_of, value_of, weights_of
+from .recognize import argument, weights_of
 
 _VIEWS = ("view", "reshape", "unflatten")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -11,27 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, statically_known_true
 
+from ..common.fx_nodes import full_name_of, name_of, nodes_in, value_of
+
 _INTEGERS = (torch.int32, torch.int64)
-
-
-def value_of(node: Any) -> Any:
-    """The fake tensor or symbol of a node; other arguments are their own value."""
-    return node.meta.get("example_value") if isinstance(node, fx.Node) else node
-
-
-def name_of(node: fx.Node) -> str:
-    """The name of the method or function that a node calls, without the underscore of one in place."""
-    return full_name_of(node).rstrip("_")
-
-
-def full_name_of(node: fx.Node) -> str:
-    return node.target if node.op == "call_method" else getattr(node.target, "__name__", str(node.target))  # type: ignore[return-value]
-
-
-def signature_of(node: fx.Node) -> set[str]:
-    """The names of the arguments of a node that calls an operator."""
-    operator: Any = getattr(node.target, "default", node.target)
-    return {argument.name for argument in operator._schema.arguments}
 
 
 def argument(node: fx.Node, place: int, name: str, default: Any = None) -> Any:
@@ -322,16 +304,6 @@ def _undetached(node: Any) -> Any:
     while isinstance(node, fx.Node) and node.target == "detach":
         node = node.args[0]
     return node
-
-
-def nodes_in(args: Any) -> Iterator[fx.Node]:
-    if isinstance(args, fx.Node):
-        yield args
-    elif isinstance(args, (list, tuple)):
-        for x in args:
-            yield from nodes_in(x)
-    elif isinstance(args, dict):
-        yield from nodes_in(list(args.values()))
 
 
 def ids_in(node: fx.Node) -> Tensor:

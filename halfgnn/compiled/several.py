@@ -9,13 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, fx
 
+from ..common.fx_nodes import memory_of_tensor, name_of, value_of, written_by
 from ..expressions.expression import Expression
 from ..expressions.reduce import has_rows_of, incidence
 from ..expressions.several import reduced_at_once, rows_reduced_at_once
 from ..graph import Graph
 from .edges import TracedEdges
-from .effects import memory_of_tensor, sets_mode, written_by
-from .recognize import Reduction, is_ones, name_of, value_of
+from .effects import sets_mode
+from .recognize import Reduction, is_ones
 
 SQUARES = "squares"  # the sum of squares, which programs make of variances
 

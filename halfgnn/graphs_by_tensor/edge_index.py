@@ -14,6 +14,8 @@ from ..common.fake import register_fake
 from ..common.ids import INT32_MAX, check_count, check_edge_index, check_ends, check_readable, exported_ids
 from ..graph import Graph
 from ..graph_argument import as_graph
+from .new_ids import mark_new
+from .origin import Origin
 from .store import ByContent, Topology, is_known, known, topology_of
 
 _known_in_inference: ByContent[Topology] = ByContent()
@@ -87,7 +89,9 @@ def _traced(edge_index: Any, num_src: int, num_dst: int) -> Graph:
         src, dst = (exported_ids(row, count, message) for row, count in zip(edge_index, (num_src, num_dst)))
         return Graph.from_edges(src, dst, num_src=num_src, num_dst=num_dst, check=False)
     csc, csr = (torch.ops.halfgnn_pyg.graph_side(edge_index, num_src, num_dst, by_src) for by_src in (False, True))
-    return Graph(num_src, num_dst, csc, csr)
+    mark_new(edge_index, csc)
+    mark_new(edge_index, csr)
+    return Origin(edge_index, num_src, num_dst).remember(Graph(num_src, num_dst, csc, csr))
 
 
 def _graph_side(
@@ -97,13 +101,17 @@ def _graph_side(
 
     wraps: of which rows negative ids are those of the last nodes, as bits.
     """
+    return side_of(found_graph(edge_index, num_src, num_dst, is_new, wraps), by_src)
+
+
+def found_graph(edge_index: Tensor, num_src: int, num_dst: int, is_new: bool, wraps: int = 0) -> Graph:
+    """The Graph of an edge_index when compiled code runs. See _graph_side."""
     if is_captured(edge_index.device):
         src, dst = edge_index
-        return side_of(captured_graph(src, dst, num_src, num_dst, wraps), by_src)
+        return captured_graph(src, dst, num_src, num_dst, wraps)
     if wraps and edge_index.numel() and min(low for low, _ in _bounds_of(edge_index)) < 0:
         edge_index, is_new = torch.stack(wrapped(edge_index, (num_src, num_dst), wraps)), True
-    g = (_make if is_new else _graph_of_tensor)(edge_index, num_src, num_dst)
-    return side_of(g, by_src)
+    return (_make if is_new else _graph_of_tensor)(edge_index, num_src, num_dst)
 
 
 def captured_graph(src: Tensor, dst: Tensor, num_src: int, num_dst: int, wraps: int) -> Graph:

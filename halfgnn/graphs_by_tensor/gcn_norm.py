@@ -11,7 +11,7 @@ from .. import ops
 from ..common.compat import is_exporting
 from ..common.precision import HALF, without_autocast
 from ..graph import Graph
-from .loops import with_self_loops
+from .loops import ORIGIN, with_self_loops
 
 
 def normalized(
@@ -34,10 +34,16 @@ def normalized(
             g, weight = looped.graph, looped.remaining(weight, fill_value)
         return g, _divided(g, weight)
     g = g if fill_value is None else with_self_loops(g, g.num_dst).graph
-    return g, g.cached("_gcn_weights", lambda g: _of_ones(g, dtype), dtype)
+    origin = g.cached(ORIGIN, None)
+    return g, cached_weights(g, dtype) if origin is None else origin.gcn_weights(dtype)
 
 
-def _of_ones(g: Graph, dtype: torch.dtype) -> Tensor:
+def cached_weights(g: Graph, dtype: torch.dtype) -> Tensor:
+    """The weights (E, 1) of a graph without weights, which are made once."""
+    return g.cached("_gcn_weights", lambda g: weights_of_ones(g, dtype), dtype)
+
+
+def weights_of_ones(g: Graph, dtype: torch.dtype) -> Tensor:
     # Compiling ahead of time fails on a program that switches gradients off inside.
     with contextlib.nullcontext() if is_exporting() else torch.no_grad():
         return _divided(g, torch.ones(g.num_edges, 1, dtype=dtype, device=g.device))
@@ -48,5 +54,6 @@ def _divided(g: Graph, weight: Tensor) -> Tensor:
         degree = ops.copy_e_sum(g, weight)
         root = degree.pow(-0.5)
         root = root.masked_fill(root == float("inf"), 0)
-        src, dst = g.edges()
+        origin = g.cached(ORIGIN, None)
+        src, dst = g.edges() if origin is None else origin.ends()
         return root[src] * weight * root[dst]

@@ -11,6 +11,7 @@ from ..common.compat import disable, is_exporting
 from ..common.precision import without_autocast
 from ..graph import Graph
 
+ORIGIN = "_origin"  # under which a graph of compiled code has its Origin
 _LOOPS = "_loops"  # under which WithSelfLoops are cached with a graph
 
 
@@ -47,6 +48,14 @@ class WithSelfLoops:
             if may_cache(g.device):
                 self._without = g._for_all_streams()
         return g
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows of edges that are no self-loops, of those that are, and the nodes of these."""
+        kept_rows = self.kept_rows
+        if kept_rows is None:
+            num_edges = self.graph.num_edges - self.num_loops
+            kept_rows = self.graph.cached("_all_rows", lambda g: torch.arange(num_edges, device=g.device))
+        return kept_rows, self._loop_rows, self._loop_nodes
 
     def edge_data(self, data: Tensor, fill_value: float | Tensor | str | None) -> Tensor:
         """Edge data of the original graph, followed by that of the self-loops.
@@ -86,6 +95,9 @@ def with_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
     """Made once and cached with the graph. Raises RuntimeError if it has to be made while a CUDA graph is captured."""
     if is_exporting():
         return WithSelfLoops(g, num_loops)
+    origin = g.cached(ORIGIN, None)
+    if origin is not None:
+        return origin.with_self_loops(num_loops)
     looped = g.cached(_LOOPS, None, num_loops)
     return _make_self_loops(g, num_loops) if looped is None else looped
 

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....common.fake import register_fake
+from ....common.fake import register_fake, unknown_size
 from ....drop_in.compiled import is_traced_by_dynamo
 from ....drop_in.stand_ins import Route as Original
 from ....drop_in.stand_ins import inline
 from ....graphs_by_tensor.edge_index import library
-from .traced import unknown_size
 
 library.define("num_groups(Tensor index) -> SymInt")
 

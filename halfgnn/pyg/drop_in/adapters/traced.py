@@ -16,9 +16,10 @@ from torch import Tensor
 from torch_geometric import utils
 
 from ....common.caching import is_captured
-from ....common.fake import register_fake
+from ....common.fake import register_fake, unknown_size
 from ....graphs_by_tensor.edge_index import library
 from ....graphs_by_tensor.made_once import copies_made_once, shared_copy
+from ....graphs_by_tensor.new_ids import mark_new
 from ....graphs_by_tensor.store import Topology, share_graphs, topology_of
 
 Original = Callable[..., Any]
@@ -49,9 +50,9 @@ def self_loops(
     if how != _HOW[0] and not is_filled:
         if how == _HOW[2]:
             return original(*args)
-        edges = torch.ops.halfgnn_pyg.self_loops(edge_index, how, num_nodes)[0]
+        edges = _traced_loops(edge_index, how, num_nodes)[0]
         return edges, original(*args)[1]
-    edges, rows, loops, _ = torch.ops.halfgnn_pyg.self_loops(edge_index, how, 0 if how == _HOW[0] else num_nodes)
+    edges, rows, loops, _ = _traced_loops(edge_index, how, 0 if how == _HOW[0] else num_nodes)
     if edge_attr is None:
         return edges, None
     if how == _HOW[0]:
@@ -59,6 +60,12 @@ def self_loops(
     loop_attr = edge_attr.new_full((num_nodes,), fill_value)
     loop_attr = loop_attr.index_put((edge_index[0].index_select(0, loops),), edge_attr.index_select(0, loops))
     return edges, torch.cat([edge_attr.index_select(0, rows), loop_attr])
+
+
+def _traced_loops(edge_index: Tensor, how: str, num_nodes: Any) -> tuple[Tensor, ...]:
+    results = torch.ops.halfgnn_pyg.self_loops(edge_index, how, num_nodes)
+    mark_new(edge_index, results)
+    return results
 
 
 def _is_plain(edge_index: Any) -> bool:
@@ -103,14 +110,6 @@ def _(edge_index, how, num_nodes, is_new=False):
     return edges, *rows, edges.clone()
 
 
-def unknown_size() -> torch.SymInt:
-    """A size that is known when the code runs. Context.new_dynamic_size() asks for an option of Dynamo's, for PyTorch's own
-    operators of this kind."""
-    size = torch.library.get_ctx()._shape_env.create_unbacked_symint()
-    torch.fx.experimental.symbolic_shapes._constrain_range_for_size(size)
-    return size
-
-
 # ---- weights -----------------------------------------------------------------------------------------------------------------
 
 
@@ -128,7 +127,9 @@ def gcn_norm(
     if edge_weight is not None or not _is_plain(edge_index) or not isinstance(num_nodes, (int, torch.SymInt)):
         return original(edge_index, edge_weight, num_nodes, improved, add_self_loops, flow, dtype)
     dtype = torch.get_default_dtype() if dtype is None else dtype
-    edges, weights, *_ = torch.ops.halfgnn_pyg.gcn_norm(edge_index, num_nodes, improved, add_self_loops, flow, dtype)
+    results = torch.ops.halfgnn_pyg.gcn_norm(edge_index, num_nodes, improved, add_self_loops, flow, dtype)
+    mark_new(edge_index, results)
+    edges, weights, *_ = results
     return (edges if add_self_loops else edge_index), weights
 
 

@@ -1,0 +1,54 @@
+"""Ids that compiled code makes itself: Inductor puts other values into their memory, which it does not count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, fx
+
+from ..common.fx_nodes import memory_of_tensor, name_of, value_of, written_by
+
+
+def mark_new(ids: Tensor, results: Any) -> None:
+    """While torch.compile traces: gives the operator that made `results` of ids the argument is_new, if code makes the ids.
+
+    It is done for every backend, whether that has the pass of halfgnn.compiled or not.
+    """
+    from torch._dynamo.comptime import comptime  # takes a second to import, and is there when Dynamo traces
+
+    comptime(_mark)
+
+
+def _mark(context: Any) -> None:
+    results = context.get_local("results").as_proxy()
+    node = (results[0] if isinstance(results, (list, tuple)) else results).node
+    if not str(node.target).startswith("halfgnn_pyg."):  # one of several results
+        node = node.args[0]
+    if not _is_cached_outside(context.get_local("ids").as_proxy()):
+        node.kwargs = {**node.kwargs, "is_new": True}
+
+
+def is_cached(node: fx.Node) -> bool:
+    """Whether ids are an input that nothing before has modified in place, or a result of an operator of halfgnn.
+
+    Their Graph is found by the tensor. The memory of other ids gets other values, which code of Inductor does not count.
+    """
+    if node.op == "placeholder":
+        return not _is_modified(node)
+    source = node.args[0] if name_of(node) == "getitem" else node
+    return isinstance(source, fx.Node) and str(source.target).startswith("halfgnn_pyg.")
+
+
+def _is_modified(node: fx.Node) -> bool:
+    memory = memory_of_tensor(value_of(node))
+    written = (value_of(x) for user in node.graph.nodes for x in written_by(user))
+    return any(memory_of_tensor(x) & memory for x in written if isinstance(x, Tensor))
+
+
+def _is_cached_outside(proxy: Any) -> bool:
+    """The same of a proxy of Dynamo, in whose graph an input may be a result of the graph around it, as in a checkpoint."""
+    node, tracer = proxy.node, proxy.tracer
+    if node.op != "placeholder" or getattr(tracer, "parent", None) is None:
+        return is_cached(node)
+    outer = [x for x, inner in tracer.lifted_freevars.items() if getattr(inner, "node", None) is node]
+    return bool(outer) and _is_cached_outside(outer[0])
