@@ -43,6 +43,7 @@ from .recognize import (
     ids_in,
     is_ones,
     make_functional,
+    reason_left,
     reduction_of,
     softmax_of,
     weights_of,
@@ -72,13 +73,16 @@ def lower_graph(graph: fx.Graph) -> Counter[str]:
     erase_dead(graph)  # rows that nothing reads say nothing of numbers of nodes
     add_keys(graph)
     reductions = {node: found for node in graph.nodes if (found := reduction_of(node)) is not None}
+    left = Counter(
+        f"left alone: {name_of(node)}: {reason}" for node in graph.nodes if (reason := reason_left(node)) is not None
+    )
     if any("_functorch" in str(getattr(node.target, "__module__", "")) for node in graph.nodes):
         return Counter({"not lowered: torch.func: which tensors have gradients is not known": 1})
     if not reductions and not any(gather_of(node) is not None for node in graph.nodes):
-        return Counter()
+        return left
     fakes = [value for node in graph.nodes if isinstance(value := value_of(node), FakeTensor)]
     with fakes[0].fake_mode, _without_hooks():  # Dynamo's mode: the one of the tracing context is for the backend
-        return Lowering(graph, reductions).run()
+        return left + Lowering(graph, reductions).run()
 
 
 def _without_hooks() -> contextlib.AbstractContextManager[Any]:

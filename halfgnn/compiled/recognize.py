@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, statically_known_true
 
 from ..common.fx_nodes import full_name_of, name_of, nodes_in, value_of
+from ..drop_in.gate import Reason
 
 _INTEGERS = (torch.int32, torch.int64)
 
@@ -86,6 +87,9 @@ def spread_index_of(node: Any, dim: int) -> Index | None:
     value = value_of(node)
     if not isinstance(value, Tensor):
         return None
+    if isinstance(node, fx.Node) and name_of(node) == "repeat" and _repeats_others(node, dim):
+        inner = node.args[0]
+        return spread_index_of(inner, dim) if value_of(inner).dim() == value.dim() else None
     for place, (size, stride) in enumerate(zip(value.shape, value.stride())):
         if place != dim and not (isinstance(stride, int) and stride == 0) and not (isinstance(size, int) and size == 1):
             return None
@@ -103,6 +107,12 @@ def spread_index_of(node: Any, dim: int) -> Index | None:
     if index is None or value_of(node).shape[0] != value.shape[dim]:
         return None
     return index
+
+
+def _repeats_others(node: fx.Node, dim: int) -> bool:
+    """Whether a tensor is repeated along dimensions other than that of the index."""
+    counts: Any = node.args[1] if len(node.args) == 2 else node.args[1:]
+    return isinstance(counts, (list, tuple)) and len(counts) > dim and bool(counts[dim] == 1)
 
 
 # ---- gathers -----------------------------------------------------------------------------------------------------------------
@@ -171,6 +181,18 @@ class Reduction(NamedTuple):
 
 
 def reduction_of(node: fx.Node) -> Reduction | None:
+    """The reduction that a node is; None if it is none, or one that is left to Inductor."""
+    found = _reduction_or_reason(node)
+    return found if isinstance(found, Reduction) else None
+
+
+def reason_left(node: fx.Node) -> str | None:
+    """Why a node that reduces floating-point values by an index is left to Inductor; None of others."""
+    found = _reduction_or_reason(node)
+    return found if isinstance(found, str) else None
+
+
+def _reduction_or_reason(node: fx.Node) -> Reduction | str | None:
     name = full_name_of(node) if node.op in ("call_function", "call_method") else ""
     if name not in ("scatter_add", "scatter_reduce", "index_add"):
         return None
@@ -179,22 +201,28 @@ def reduction_of(node: fx.Node) -> Reduction | None:
     value, rows = value_of(src), value_of(into)
     if not isinstance(value, Tensor) or not isinstance(rows, Tensor) or not isinstance(dim, int):
         return None
-    if value.dim() == 0 or rows.dim() != value.dim() or not -value.dim() <= dim < value.dim():
+    if not value.is_floating_point():
         return None
+    if value.dim() == 0 or rows.dim() != value.dim() or not -value.dim() <= dim < value.dim():
+        return Reason.ANOTHER_SHAPE
     dim %= value.dim()
     kind = "sum" if name in ("scatter_add", "index_add") else _KINDS.get(argument(node, 4, "reduce"), "")
     index = index_of(ids) if name == "index_add" else spread_index_of(ids, dim)
     if name != "index_add" and not (_are_alike(value_of(ids), value) and _are_alike(rows, value, dim)):
-        return None  # PyTorch reads a part of src, or writes to a part of the result
-    if index is None or not kind or not value.is_floating_point() or value.dtype is not rows.dtype:
-        return None
+        return Reason.ANOTHER_SHAPE  # PyTorch reads a part of src, or writes to a part of the result
+    if not kind:
+        return Reason.NO_OPERATOR
+    if index is None:
+        return Reason.INDEX_PER_VALUE
+    if value.dtype is not rows.dtype:
+        return Reason.DTYPES.format(value.dtype, rows.dtype)
     if argument(node, 4, "alpha", 1) != 1 and name == "index_add":
-        return None
+        return "alpha"
     is_zero = _is_zero(into)
     if not is_zero and not (kind == "sum" and name != "scatter_reduce"):
-        return None
+        return "added to a tensor" if kind == "sum" else "include_self"
     if kind != "sum" and argument(node, 5, "include_self", True) is not False:
-        return None
+        return "include_self"
     return Reduction(src, dim, index, kind, rows.shape[dim], None if is_zero else into)
 
 

@@ -52,6 +52,12 @@ def scattered(x, ids, e):
     return x.new_zeros(x.shape).scatter_add_(0, dst.unsqueeze(-1).expand(-1, C), rows)
 
 
+def scattered_by_copies(x, ids, e):
+    """An index that is repeated for every column, in memory of its own."""
+    rows = x[ids[0]] * e
+    return torch.zeros_like(x).scatter_add(0, ids[1].unsqueeze(1).repeat(1, C), rows)
+
+
 def averaged(x, ids, e):
     rows, index = x[ids[0]], ids[1].view(-1, 1).expand_as(e)
     total = torch.zeros_like(x).scatter_add(0, index, rows)
@@ -218,6 +224,7 @@ PROGRAMS = {
     added: "gspmm:copy_u_sum",
     added_in_place: "gspmm:u_mul_e_sum",
     added_to: "gspmm:copy_u_sum",
+    scattered_by_copies: "gspmm:u_mul_e_sum",
     scattered: "gspmm:u_add_e_sum",
     averaged: "gspmm:copy_u_sum",
     highest: "gspmm:copy_e_max",
@@ -289,6 +296,25 @@ def test_halves(dtype):
     (out, *_), (truth, *_) = step(run, x, ids, e), step(attended, x.double(), ids, e.double())
     assert out.dtype is dtype
     torch.testing.assert_close(out.double(), truth, rtol=2e-2, atol=2e-2)
+
+
+def by_index(x, ids):
+    return ids[1].view(-1, 1).expand(-1, C)
+
+
+@pytest.mark.parametrize(
+    ("reduce", "reason"),
+    [
+        (lambda x, ids, e: x.index_add(0, ids[1], e, alpha=0.5), "index_add: alpha"),
+        (lambda x, ids, e: x.scatter_reduce(0, by_index(x, ids), e, "amax"), "scatter_reduce: include_self"),
+        (lambda x, ids, e: x.scatter_reduce(0, by_index(x, ids), e, "prod"), "scatter_reduce: no such operator"),
+        (lambda x, ids, e: x.scatter_add(0, ids[1].repeat(C).view(-1, C), e), "scatter_add: an index per value"),
+    ],
+)
+def test_what_is_left_has_a_reason(reduce, reason):
+    x, ids, e = inputs()
+    check(step(compiled(reduce), x, ids, e), step(reduce, x, ids, e))
+    assert halfgnn.compiled.stats() == {"graphs": 1, f"left alone: {reason}": 1}
 
 
 def test_a_graph_is_sorted_once(monkeypatch):
