@@ -47,11 +47,15 @@ def add_compiled_options(parser: argparse.ArgumentParser) -> None:
     add("--dtypes", choices=("fp32", "bf16"), nargs="+", default=["fp32"], help="bf16 is autocast")
     add("--only", nargs="+", metavar="NAME", default=[], help="programs whose name has NAME in it, whatever the case")
     add("--leave-out", nargs="+", metavar="NAME", default=[], help="programs that are not run, by their whole names")
+    add("--modules", action="store_true", help="halfgnn's own modules in place of torch_geometric's programs")
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/compiled.csv")
 
 
-def chosen(only: list[str], left_out: list[str]) -> list:
-    from .registry import PROGRAMS
+def chosen(only: list[str], left_out: list[str], own_modules: bool = False) -> list:
+    if own_modules:
+        from .modules import PROGRAMS
+    else:
+        from .registry import PROGRAMS
 
     found = [p for p in PROGRAMS if not only or any(text.lower() in p.name.lower() for text in only)]
     found = [p for p in found if p.name not in left_out]

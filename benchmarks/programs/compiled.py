@@ -119,6 +119,10 @@ def _line(row: CompiledRow) -> str:
     return f"{row.program:36} {row.size:7} {row.dtype} {times}  graphs/breaks {counts:16} {'' if row.right == 'yes' else row.right}"
 
 
+def _mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
 def _summary(rows: list[CompiledRow]) -> list[str]:
     """How many times as fast both are as each other way, and as the fastest of them."""
     lines = []
@@ -126,8 +130,10 @@ def _summary(rows: list[CompiledRow]) -> list[str]:
     for name in ("ms_plain", "ms_compiled", "ms_patched"):
         ratios = [ms / row.ms_both for row in whole if (ms := getattr(row, name)) is not None]
         if ratios:
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            lines.append(f"both, beside {name[3:]}: geometric mean {mean:.2f} x, least {min(ratios):.2f} x")
+            lines.append(f"both, beside {name[3:]}: geometric mean {_mean(ratios):.2f} x, least {min(ratios):.2f} x")
+    compiled = [row.ms_plain / row.ms_compiled for row in whole if row.ms_plain and row.ms_compiled]
+    if compiled:
+        lines.append(f"compiled, beside plain: geometric mean {_mean(compiled):.2f} x, least {min(compiled):.2f} x")
     best = [min(x for x in (r.ms_plain, r.ms_compiled, r.ms_patched) if x is not None) / r.ms_both for r in whole]
     if best:
         lines.append(
@@ -147,7 +153,9 @@ def run(options: argparse.Namespace) -> int:
         for size in options.sizes:
             data = make(SIZES[size])
             for program in tqdm(
-                [p for p in chosen(options.only, options.leave_out) if p.suits(size)], size, disable=None
+                [p for p in chosen(options.only, options.leave_out, options.modules) if p.suits(size)],
+                size,
+                disable=None,
             ):
                 for dtype in program.dtypes(options.dtypes):
                     with warnings.catch_warnings():

@@ -12,12 +12,14 @@ from torch_geometric.nn import MessagePassing
 
 from benchmarks import cli, records, table, timing
 from benchmarks.programs import data, measure, program, step
+from benchmarks.programs.modules import PROGRAMS as MODULES
 from benchmarks.programs.records import KEPT, ProgramRow
 from benchmarks.programs.registry import PROGRAMS
 from benchmarks.table_programs import programs_tables
 from tests import support
 
 BY_NAME = {p.name: p for p in PROGRAMS}
+MODULES_BY_NAME = {p.name: p for p in MODULES}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,13 @@ def test_names_are_distinct_and_there_are_many():
 def test_program_agrees(name, tiny, device):
     verdict = step.Check(BY_NAME[name], tiny.to(device)).verdict("fp32", measure.WITH)
     assert verdict.is_right, verdict
+
+
+@pytest.mark.parametrize("name", MODULES_BY_NAME)
+def test_modules_of_halfgnn_make_steps(name, tiny):
+    """Those that ``python -m benchmarks compiled --modules`` compiles."""
+    found, truth = (step.Step(MODULES_BY_NAME[name], tiny, dtype).values() for dtype in ("fp32", "fp64"))
+    assert len(found.errors(truth)) > 1 and max(found.errors(truth)) < step.ERRORS["fp32"]
 
 
 def _run(tmp_path, *arguments):
