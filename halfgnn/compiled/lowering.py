@@ -108,6 +108,7 @@ class Lowering:
         self._softmaxes: dict[fx.Node, Any] = {}
         self._is_part: set[fx.Node] = set()  # of a softmax: its reductions
         self._is_step: set[fx.Node] = set()  # of a softmax: what it computes of each edge
+        self._layers: set[expressions.Gather] = set()  # rows of layers of nodes, which the graph had per edge
         self._projections = Projections()
         self._replaced: set[fx.Node] = set()  # with an earlier node
 
@@ -235,6 +236,8 @@ class Lowering:
             self._replace(node, result)
         else:
             self._expressions[node] = result
+            if isinstance(result, expressions.Gather):
+                self._layers.add(result)
         return True
 
     def _plain(self, node: fx.Node) -> None:
@@ -404,7 +407,7 @@ class Lowering:
 
     def _materialized(self, x: fx.Node, node: fx.Node | None = None) -> fx.Node | None:
         lazy = self._expressions[x]
-        if not _is_operator(lazy):
+        if not self._is_operator(lazy):
             return None
         if x not in self._read:
             assert node is not None
@@ -413,6 +416,11 @@ class Lowering:
                 return None
             self._read[x] = self._values.argument(result, self._graph)
         return self._read[x]
+
+    def _is_operator(self, x: expressions.Expression) -> bool:
+        """Whether a part is a softmax, a dot product of the rows of both ends, or a layer of nodes."""
+        is_own = isinstance(x, expressions.Softmax) or x.cache.is_split or x in self._layers or is_dot(x)
+        return is_own or any(map(self._is_operator, x.operands()))
 
     def _forget_written(self, node: fx.Node) -> None:
         """Expressions of tensors that a node modifies in place are computed before by the nodes that they were made of."""
@@ -462,12 +470,6 @@ def _counted(counts: Counter[str]) -> Iterator[None]:
                 counts[name] += count - routed.get(name, 0)
         accounts.routed.clear()
         accounts.routed.update(routed)
-
-
-def _is_operator(x: expressions.Expression) -> bool:
-    """Whether a part is a softmax, a dot product of the rows of both ends, or a layer of nodes."""
-    is_own = isinstance(x, expressions.Softmax) or x.cache.is_split or is_dot(x)
-    return is_own or any(_is_operator(y) for y in x.operands())
 
 
 def _is_worth(x: Tensor, smallest: int | None = None) -> bool:
