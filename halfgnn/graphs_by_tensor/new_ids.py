@@ -8,6 +8,8 @@ from torch import Tensor, fx
 
 from ..common.fx_nodes import memory_of_tensor, name_of, value_of, written_by
 
+_INPUTS = ("placeholder", "get_attr")  # the second in older versions of torch, for tensors of modules
+
 
 def mark_new(ids: Tensor, results: Any) -> None:
     """While torch.compile traces: gives the operator that made `results` of ids the argument is_new, if code makes the ids.
@@ -29,14 +31,13 @@ def _mark(context: Any) -> None:
 
 
 def is_cached(node: fx.Node) -> bool:
-    """Whether ids are an input that nothing before has modified in place, or a result of an operator of halfgnn.
+    """Whether ids are an input or a result of an operator of halfgnn, which nothing before has modified in place.
 
     Their Graph is found by the tensor. The memory of other ids gets other values, which code of Inductor does not count.
     """
-    if node.op == "placeholder":
-        return not _is_modified(node)
     source = node.args[0] if name_of(node) == "getitem" else node
-    return isinstance(source, fx.Node) and str(source.target).startswith("halfgnn_pyg.")
+    is_result = isinstance(source, fx.Node) and str(source.target).startswith("halfgnn_pyg.")
+    return (is_result or node.op in _INPUTS) and not _is_modified(node)
 
 
 def _is_modified(node: fx.Node) -> bool:
@@ -48,7 +49,7 @@ def _is_modified(node: fx.Node) -> bool:
 def _is_cached_outside(proxy: Any) -> bool:
     """The same of a proxy of Dynamo, in whose graph an input may be a result of the graph around it, as in a checkpoint."""
     node, tracer = proxy.node, proxy.tracer
-    if node.op != "placeholder" or getattr(tracer, "parent", None) is None:
+    if node.op not in _INPUTS or getattr(tracer, "parent", None) is None:
         return is_cached(node)
     outer = [x for x, inner in tracer.lifted_freevars.items() if getattr(inner, "node", None) is node]
     return bool(outer) and _is_cached_outside(outer[0])

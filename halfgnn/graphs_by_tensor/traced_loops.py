@@ -13,12 +13,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..common.caching import is_captured, ordinary_tensors
+from ..common.caching import is_captured
 from ..common.fake import register_fake, unknown_size
 from ..graph import Graph
 from .edge_index import fake_side, found_graph, library, side_of
 from .gcn_norm import cached_weights, weights_of_ones
 from .loops import with_self_loops
+from .made_once import shared_copy
 
 _EDGES = "Tensor edge_index, SymInt num_src, SymInt num_dst, Tensor? kept_rows, SymInt num_loops"
 library.define(
@@ -43,16 +44,10 @@ def _graph(
     return g if kept_rows is None else with_self_loops(g, num_loops).graph
 
 
-def _copy(x: Tensor) -> Tensor:
-    """A copy on write: compiled code may write to what it has read."""
-    with ordinary_tensors():
-        return x._lazy_clone()  # type: ignore[attr-defined]
-
-
 def _loops(edge_index: Tensor, num_src: int, num_dst: int, num_loops: int, is_new: bool = False) -> tuple[Tensor, ...]:
     """The rows of edges that are no self-loops, of those that are, and the nodes of these."""
     looped = with_self_loops(found_graph(edge_index, num_src, num_dst, is_new), num_loops)
-    return tuple(map(_copy, looped.rows()))
+    return tuple(map(shared_copy, looped.rows()))
 
 
 def _looped_side(
@@ -76,7 +71,7 @@ def _ends(
 ) -> Tensor:
     """Sources and destinations (2, E), in the order of edge data."""
     g = _graph(edge_index, num_src, num_dst, kept_rows, num_loops, is_new)
-    return _stacked(g) if is_captured(g.device) else _copy(g.cached("_ends", _stacked))
+    return _stacked(g) if is_captured(g.device) else shared_copy(g.cached("_ends", _stacked))
 
 
 def _stacked(g: Graph) -> Tensor:
@@ -96,14 +91,14 @@ def _gcn_weights(
     g = _graph(edge_index, num_src, num_dst, kept_rows, num_loops, is_new)
     if is_captured(g.device):
         return weights_of_ones(g, dtype)
-    return _copy(cached_weights(g, dtype))
+    return shared_copy(cached_weights(g, dtype))
 
 
 for _function in (_loops, _looped_side, _ends, _gcn_weights):
     library.impl(_function.__name__[1:], _function, "CompositeExplicitAutograd")
 
 
-# ---- fake kernels ------------------------------------------------------------------------------------------------------
+# ---- fake kernels ------------------------------------------------------------------------------------------------------------
 
 
 @register_fake("loops", namespace="halfgnn_pyg")

@@ -28,6 +28,12 @@ def modified(conv, x, ids):
     return conv(x, ids)
 
 
+def modified_result(conv, x, ids):
+    ids = torch.ops.halfgnn_pyg.self_loops(ids, "add_self_loops", N)[0]
+    ids[1].add_(1).remainder_(N)
+    return conv(x, ids)
+
+
 def checkpointed(conv, x, ids):
     return checkpoint(conv, x, ids, use_reentrant=False)
 
@@ -44,7 +50,14 @@ def lookups(gm):
 
 @pytest.mark.parametrize(
     ("program", "expected"),
-    [(given, False), (computed, True), (modified, True), (checkpointed, False), (computed_before_checkpoint, True)],
+    [
+        (given, False),
+        (computed, True),
+        (modified, True),
+        (modified_result, True),
+        (checkpointed, False),
+        (computed_before_checkpoint, True),
+    ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
 def test_which_ids_are_new(program, expected):

@@ -28,7 +28,7 @@ from ...common.precision import autocast, may_mix, without_autocast
 from ...drop_in.gate import Reason, tracing_reason
 from ...graph import Graph
 from ...graph_argument import as_graph, is_graph
-from ...graphs_by_tensor import traced_loops  # noqa: F401
+from ...graphs_by_tensor import traced_loops  # noqa: F401  (defines operators that compiled code calls)
 from ...graphs_by_tensor.edge_index import edge_index_of, graph_of
 from ...graphs_by_tensor.loops import with_self_loops
 from ...nn.attention import safe_to_modify
