@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections import namedtuple
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,12 +27,33 @@ def register_fake(
     def register(fake: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fake)
         def checked(*args: Any, **kwargs: Any) -> Any:
+            tag_compiled_code()
             _check_device(arguments, args, on_cpu)
             return fake(*args, **kwargs)
 
         return torch.library.register_fake(f"{namespace}::{name}")(checked)
 
     return register
+
+
+@functools.cache
+def tag_compiled_code() -> None:
+    """Lets torch.compile find no code on disk that it made of other sources of halfgnn.
+
+    Its keys name operators, and not what their gradients and fake kernels compute: after an upgrade it would run the old gradients,
+    or call operators with the old arguments (PyTorch#144344).
+    """
+    config = getattr(torch.compiler, "config", None)
+    if hasattr(config, "cache_key_tag"):  # since torch 2.7
+        config.cache_key_tag += f" halfgnn:{digest_of_sources(Path(__file__).parents[1])}"  # type: ignore[union-attr]
+
+
+def digest_of_sources(folder: Path) -> str:
+    """Of all Python files in a folder: it changes with any of them."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def unknown_size() -> torch.SymInt:

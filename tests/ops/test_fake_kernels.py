@@ -2,11 +2,14 @@
 type."""
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 
+import halfgnn
 from halfgnn import ops
+from halfgnn.common import fake
 from tests import support
 from tests.support import make_graph, randn
 from tests.support_dispatch import beside_fakes
@@ -75,3 +78,22 @@ def test_attentions(dtype, return_weights):
     called |= beside_fakes(lambda *of: first(ops.dot_attention(g, *of, **options)), x, y, z)
     names = {f"{name}_attention" for name in ("gat", "gatv2", "dot")}
     assert return_weights or names | {f"{name}_backward" for name in names} <= called
+
+
+@pytest.mark.skipif(not hasattr(getattr(torch.compiler, "config", None), "cache_key_tag"), reason="needs torch 2.7")
+def test_compiled_code_of_other_sources_is_not_used(tmp_path):
+    """torch.compile's keys on disk have this tag, and know nothing of gradients and schemas of operators (PyTorch#144344)."""
+    config, g = torch.compiler.config, make_graph("bipartite")
+    with config.patch(cache_key_tag="user's"):
+        fake.tag_compiled_code.cache_clear()
+        for _ in range(2):
+            beside_fakes(lambda x: ops.copy_u_sum(g, x), randn(g.num_src, 4, dtype=torch.float32))
+        assert config.cache_key_tag == f"user's halfgnn:{fake.digest_of_sources(Path(halfgnn.__file__).parent)}"
+    fake.tag_compiled_code.cache_clear()
+
+    (tmp_path / "ops").mkdir()
+    digests = {fake.digest_of_sources(tmp_path)}
+    for text in ("a = 1", "a = 2"):
+        (tmp_path / "ops" / "spmm.py").write_text(text)
+        digests.add(fake.digest_of_sources(tmp_path))
+    assert len(digests) == 3
