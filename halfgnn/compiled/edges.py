@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from torch import Tensor, fx
 
 from ..common.fx_nodes import name_of, value_of
 from ..expressions.propagation import Propagation, turned
 from ..graph import Graph
-from ..graphs_by_tensor.new_ids import is_cached
+from ..graphs_by_tensor.new_ids import copied_ids, is_cached
 from ..graphs_by_tensor.traced import graph_of_edge_index, graph_of_pair, graph_of_row
 from .projections import Projections
 from .recognize import Index, Reduction, gather_of
+
+T = TypeVar("T")
 
 
 class TracedEdges(Propagation):
     """The edges of an edge_index (2, E).
 
-    key: the tensor by which its Graph is found, see add_keys. is_new: whether the compiled code makes the ids itself.
+    key: the tensor by which its Graph is found, see add_keys. is_new: whether compiled code makes the ids itself, see new_ids.
     wraps: whether negative ids are those of the last rows, by rows as bits.
     """
 
-    __slots__ = ("_graphs", "is_new", "key", "projections", "wraps")
+    __slots__ = ("_made", "is_new", "key", "projections", "wraps")
 
     def __init__(self, edge_index: Tensor, is_new: bool, projections: Projections) -> None:
         super().__init__(edge_index, [None, None])
         self.key, self.is_new, self.wraps, self.projections = edge_index, is_new, 0, projections
-        self._graphs: dict[Any, Graph] = {}
+        self._made: dict[Any, Any] = {}
 
     def into(self, row: int, num_into: int, num_from: int) -> Graph:
         counts = (num_from, num_into) if row == 1 else (num_into, num_from)
@@ -53,16 +56,20 @@ class TracedEdges(Propagation):
     def projection_of(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
         return self.projections.of(rows)
 
-    def _found(self, key: Any, make: Any) -> Graph:
-        if key not in self._graphs:
-            self._graphs[key] = make()
-        return self._graphs[key]
+    def _found(self, key: Any, make: Callable[[], T]) -> T:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def _own(self, ids: Tensor) -> Tensor:
+        """The tensor of ids that a Graph is cached with."""
+        return self._found(("ids", id(ids)), lambda: copied_ids(ids)) if self.is_new else ids
 
     def _graph(self, num_src: int, num_dst: int) -> Graph:
-        return graph_of_edge_index(self.key, num_src, num_dst, self.is_new, self.wraps)
+        return graph_of_edge_index(self._own(self.key), num_src, num_dst, self.wraps)
 
     def _graph_of_row(self, row: int, num_rows: int) -> Graph:
-        return graph_of_row(self.key, row, num_rows, self.is_new, bool(self.wraps >> row & 1))
+        return graph_of_row(self._own(self.key), row, num_rows, bool(self.wraps >> row & 1))
 
 
 class TracedPairs(TracedEdges):
@@ -82,10 +89,11 @@ class TracedPairs(TracedEdges):
         return self._ends[row]
 
     def _graph(self, num_src: int, num_dst: int) -> Graph:
-        return graph_of_pair(*self._ends, num_src, num_dst, self.is_new, self.wraps)
+        src, dst = map(self._own, self._ends)
+        return graph_of_pair(src, dst, num_src, num_dst, self.wraps)
 
     def _graph_of_row(self, row: int, num_rows: int) -> Graph:
-        return graph_of_row(self._ends[row], -1, num_rows, self.is_new, bool(self.wraps >> row & 1))
+        return graph_of_row(self._own(self._ends[row]), -1, num_rows, bool(self.wraps >> row & 1))
 
 
 class GraphEdges:
@@ -117,9 +125,9 @@ class GraphEdges:
         return pairs
 
     def forget(self) -> None:
-        """Graphs whose operators are not in the graph any more."""
+        """What is made by operators that are not in the graph any more."""
         for edges, _ in self._found.values():
-            edges._graphs.clear()
+            edges._made.clear()
 
     def of(self, index: Index) -> tuple[TracedEdges, int] | None:
         if _is_selection(index.node):

@@ -14,7 +14,7 @@ from ..common.fake import register_fake
 from ..common.ids import INT32_MAX, check_count, check_edge_index, check_ends, check_readable, exported_ids
 from ..graph import Graph
 from ..graph_argument import as_graph
-from .new_ids import mark_new
+from .new_ids import copy_new, library
 from .origin import Origin
 from .store import ByContent, Topology, is_known, known, topology_of
 
@@ -70,9 +70,8 @@ def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
 
 # ---- compiled code -----------------------------------------------------------------------------------------------------------
 
-library = torch.library.Library("halfgnn_pyg", "DEF")
 library.define(
-    "graph_side(Tensor edge_index, SymInt num_src, SymInt num_dst, bool by_src, bool is_new=False, int wraps=0) -> "
+    "graph_side(Tensor edge_index, SymInt num_src, SymInt num_dst, bool by_src, int wraps=0) -> "
     "(Tensor indptr, Tensor indices, Tensor edge_ids)"
 )
 
@@ -89,29 +88,26 @@ def _traced(edge_index: Any, num_src: int, num_dst: int) -> Graph:
         src, dst = (exported_ids(row, count, message) for row, count in zip(edge_index, (num_src, num_dst)))
         return Graph.from_edges(src, dst, num_src=num_src, num_dst=num_dst, check=False)
     csc, csr = (torch.ops.halfgnn_pyg.graph_side(edge_index, num_src, num_dst, by_src) for by_src in (False, True))
-    mark_new(edge_index, csc)
-    mark_new(edge_index, csr)
+    copy_new(edge_index, csc)
+    copy_new(edge_index, csr)
     return Origin(edge_index, num_src, num_dst).remember(Graph(num_src, num_dst, csc, csr))
 
 
 def _graph_side(
-    edge_index: Tensor, num_src: int, num_dst: int, by_src: bool, is_new: bool = False, wraps: int = 0
+    edge_index: Tensor, num_src: int, num_dst: int, by_src: bool, wraps: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """is_new: compiled code has made edge_index, and may write other values to its memory, which it does not count.
-
-    wraps: of which rows negative ids are those of the last nodes, as bits.
-    """
-    return side_of(found_graph(edge_index, num_src, num_dst, is_new, wraps), by_src)
+    """wraps: of which rows negative ids are those of the last nodes, as bits."""
+    return side_of(found_graph(edge_index, num_src, num_dst, wraps), by_src)
 
 
-def found_graph(edge_index: Tensor, num_src: int, num_dst: int, is_new: bool, wraps: int = 0) -> Graph:
+def found_graph(edge_index: Tensor, num_src: int, num_dst: int, wraps: int = 0) -> Graph:
     """The Graph of an edge_index when compiled code runs. See _graph_side."""
     if is_captured(edge_index.device):
         src, dst = edge_index
         return captured_graph(src, dst, num_src, num_dst, wraps)
     if wraps and edge_index.numel() and min(low for low, _ in _bounds_of(edge_index)) < 0:
-        edge_index, is_new = torch.stack(wrapped(edge_index, (num_src, num_dst), wraps)), True
-    return (_make if is_new else _graph_of_tensor)(edge_index, num_src, num_dst)
+        return _make(torch.stack(wrapped(edge_index, (num_src, num_dst), wraps)), num_src, num_dst)
+    return _graph_of_tensor(edge_index, num_src, num_dst)
 
 
 def captured_graph(src: Tensor, dst: Tensor, num_src: int, num_dst: int, wraps: int) -> Graph:
@@ -150,7 +146,7 @@ library.impl("graph_side", _graph_side, "CompositeExplicitAutograd")
 
 
 @register_fake("graph_side", namespace="halfgnn_pyg")
-def _(edge_index, num_src, num_dst, by_src, is_new=False, wraps=0):
+def _(edge_index, num_src, num_dst, by_src, wraps=0):
     return fake_side(edge_index, edge_index.shape[1], num_src if by_src else num_dst, num_src, num_dst)
 
 

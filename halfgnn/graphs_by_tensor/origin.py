@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..graph import Graph
 from .loops import ORIGIN, WithSelfLoops
-from .new_ids import mark_new
+from .new_ids import copy_new
 
 
 class Origin:
@@ -24,13 +24,13 @@ class Origin:
     def ends(self) -> Tensor:
         """Sources and destinations (2, E), in the order of edge data."""
         results = torch.ops.halfgnn_pyg.ends(*self._arguments)
-        mark_new(self.edge_index, results)
+        copy_new(self.edge_index, results)
         return results
 
     def gcn_weights(self, dtype: torch.dtype) -> Tensor:
         """The weights (E, 1) that GCNConv gives edges of weight 1."""
         results = torch.ops.halfgnn_pyg.gcn_weights(*self._arguments, dtype)
-        mark_new(self.edge_index, results)
+        copy_new(self.edge_index, results)
         return results
 
     def looped(self, kept_rows: Tensor | None, num_loops: int | None) -> Graph:
@@ -42,13 +42,13 @@ class Origin:
 
     def _looped_side(self, by_src: bool) -> tuple[Tensor, ...]:
         results = torch.ops.halfgnn_pyg.looped_side(*self._arguments, by_src)
-        mark_new(self.edge_index, results)
+        copy_new(self.edge_index, results)
         return results
 
     def loops(self, num_loops: int) -> tuple[Tensor, Tensor, Tensor]:
         """The rows of edges that are no self-loops, of those that are, and the nodes of these."""
         results = torch.ops.halfgnn_pyg.loops(*self._arguments[:3], num_loops)
-        mark_new(self.edge_index, results)
+        copy_new(self.edge_index, results)
         return results
 
     def remember(self, g: Graph) -> Graph:

@@ -1,8 +1,7 @@
 """Graphs in compiled code of an index, and of the two ends of edges in tensors of their own: operators, which find them when the
 code runs. That of an edge_index is in :mod:`.edge_index`.
 
-All have arguments is_new: compiled code has made the ids, and may write other values to their memory, which it does not count; and
-wraps: negative ids are those of the last nodes, as in x[ids]; of several rows, as bits.
+All have an argument wraps: negative ids are those of the last nodes, as in x[ids]; of several rows, as bits.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from ..common.caching import is_captured
 from ..common.fake import register_fake
 from ..common.ids import INT32_MAX, check_ends, check_range
 from ..graph import Graph
-from .edge_index import captured_graph, fake_side, library, side_of, wrapped
+from .edge_index import captured_graph, fake_side, side_of, wrapped
 from .index import bounds_of, graph_of_index
+from .new_ids import library
 from .store import MOST, Topology, topology_at
 
 library.define(
-    "index_side(Tensor index, int row, SymInt num_rows, bool is_new, bool wraps) -> "
-    "(Tensor indptr, Tensor indices, Tensor edge_ids)"
+    "index_side(Tensor index, int row, SymInt num_rows, bool wraps) -> (Tensor indptr, Tensor indices, Tensor edge_ids)"
 )
 library.define(
-    "pair_side(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, bool by_src, bool is_new, int wraps) -> "
+    "pair_side(Tensor src, Tensor dst, SymInt num_src, SymInt num_dst, bool by_src, int wraps) -> "
     "(Tensor indptr, Tensor indices, Tensor edge_ids)"
 )
 
 
-def _index_side(index: Tensor, row: int, num_rows: int, is_new: bool, wraps: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _index_side(index: Tensor, row: int, num_rows: int, wraps: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The rows of the Graph with an edge per entry of an index (E,), or of a row of an edge_index (2, E); row -1: of an index.
 
     Raises ValueError if the index holds an id that is no row.
@@ -36,7 +35,7 @@ def _index_side(index: Tensor, row: int, num_rows: int, is_new: bool, wraps: boo
     ids = index if row < 0 else index[row]
     if is_captured(ids.device):
         return side_of(captured_graph(ids, ids, num_rows, num_rows, 3 * wraps), by_src=False)
-    topology = Topology() if is_new else topology_at(ids)
+    topology = topology_at(ids)
     if wraps and bounds_of(topology, ids)[0] < 0:
         topology, (ids,) = Topology(), wrapped([ids], [num_rows], 1)
     check_ends(*bounds_of(topology, ids), "index", num_rows, "the rows that it reduces into")
@@ -44,12 +43,12 @@ def _index_side(index: Tensor, row: int, num_rows: int, is_new: bool, wraps: boo
 
 
 @register_fake("index_side", namespace="halfgnn_pyg")
-def _(index, row, num_rows, is_new, wraps):
+def _(index, row, num_rows, wraps):
     return fake_side(index, index.shape[-1], num_rows, num_rows)
 
 
 def _pair_side(
-    src: Tensor, dst: Tensor, num_src: int, num_dst: int, by_src: bool, is_new: bool, wraps: int
+    src: Tensor, dst: Tensor, num_src: int, num_dst: int, by_src: bool, wraps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A side of the Graph of edges from src to dst, (E,) each.
 
@@ -57,7 +56,7 @@ def _pair_side(
     """
     if is_captured(src.device):
         return side_of(captured_graph(src, dst, num_src, num_dst, wraps), by_src)
-    topology = Topology() if is_new else _topology_of_pair(src, dst)
+    topology = _topology_of_pair(src, dst)
     if wraps:
         src, dst = wrapped((src, dst), (num_src, num_dst), wraps)
     g = topology.graph((num_src, num_dst), lambda: _make(src, dst, num_src, num_dst))
@@ -65,7 +64,7 @@ def _pair_side(
 
 
 @register_fake("pair_side", namespace="halfgnn_pyg")
-def _(src, dst, num_src, num_dst, by_src, is_new, wraps):
+def _(src, dst, num_src, num_dst, by_src, wraps):
     return fake_side(src, src.shape[0], num_src if by_src else num_dst, num_src, num_dst)
 
 
@@ -91,24 +90,21 @@ for _name, _function in (("index_side", _index_side), ("pair_side", _pair_side))
     library.impl(_name, _function, "CompositeExplicitAutograd")
 
 
-def graph_of_row(index: Tensor, row: int, num_rows: int, is_new: bool, wraps: bool) -> Graph:
+def graph_of_row(index: Tensor, row: int, num_rows: int, wraps: bool) -> Graph:
     """The Graph by which rows of edges are reduced into num_rows others, while code is traced. See _index_side."""
-    side = torch.ops.halfgnn_pyg.index_side(index, row, num_rows, is_new, wraps)
+    side = torch.ops.halfgnn_pyg.index_side(index, row, num_rows, wraps)
     return Graph(num_rows, num_rows, side)
 
 
-def graph_of_pair(src: Tensor, dst: Tensor, num_src: int, num_dst: int, is_new: bool, wraps: int) -> Graph:
+def graph_of_pair(src: Tensor, dst: Tensor, num_src: int, num_dst: int, wraps: int) -> Graph:
     """The Graph of the edges from src to dst, while code is traced. See _pair_side."""
-    csc, csr = (
-        torch.ops.halfgnn_pyg.pair_side(src, dst, num_src, num_dst, by_src, is_new, wraps) for by_src in (False, True)
-    )
+    csc, csr = (torch.ops.halfgnn_pyg.pair_side(src, dst, num_src, num_dst, by_src, wraps) for by_src in (False, True))
     return Graph(num_src, num_dst, csc, csr)
 
 
-def graph_of_edge_index(edge_index: Tensor, num_src: int, num_dst: int, is_new: bool, wraps: int) -> Graph:
+def graph_of_edge_index(edge_index: Tensor, num_src: int, num_dst: int, wraps: int) -> Graph:
     """The Graph of an edge_index, while code is traced."""
     csc, csr = (
-        torch.ops.halfgnn_pyg.graph_side(edge_index, num_src, num_dst, by_src, is_new, wraps)
-        for by_src in (False, True)
+        torch.ops.halfgnn_pyg.graph_side(edge_index, num_src, num_dst, by_src, wraps) for by_src in (False, True)
     )
     return Graph(num_src, num_dst, csc, csr)

@@ -1,4 +1,4 @@
-"""Modules of halfgnn.pyg under torch.compile without the drop-in: whose ids are inputs, of which Graphs may be cached."""
+"""Modules of halfgnn.pyg under torch.compile without the drop-in: whose ids are inputs, by which Graphs may be cached."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from torch._dynamo.backends.debugging import aot_eager
 from torch.utils.checkpoint import checkpoint
 
 import halfgnn.pyg
+from tests.support_compiled import count_graphs
 
 N, E, C = 40, 300, 8
 
@@ -43,9 +44,9 @@ def computed_before_checkpoint(conv, x, ids):
 
 
 def lookups(gm):
-    """Of every lookup of a Graph in a graph and in those within it, whether its ids are new."""
+    """Of every lookup of a Graph in a graph and in those within it, whether it is by a copy of ids."""
     nodes = [node for module in gm.modules() if isinstance(module, torch.fx.GraphModule) for node in module.graph.nodes]
-    return {bool(node.kwargs.get("is_new")) for node in nodes if "graph_side" in str(node.target)}
+    return {"copied_ids" in str(node.args[0].target) for node in nodes if "graph_side" in str(node.target)}
 
 
 @pytest.mark.parametrize(
@@ -87,3 +88,18 @@ def test_ids_in_memory_that_inductor_uses_again():
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(compiled(*inputs()), program(*inputs()))
+
+
+@pytest.mark.parametrize("make", [halfgnn.pyg.GCNConv, halfgnn.pyg.GATConv, halfgnn.pyg.SAGEConv])
+def test_computed_ids_are_sorted_as_often_as_in_eager_code(make, monkeypatch):
+    """Forward and backward, self-loops and weights find the graph of one copy of the ids."""
+    made = {how: count_graphs(monkeypatch, how) for how in ("from_edge_index", "from_edges")}
+    conv, (x, ids) = make(C, C), inputs()
+    torch.compiler.reset()
+    compiled, counts = torch.compile(computed, backend="aot_eager"), []
+    for run in (compiled, compiled, computed):
+        for graphs in made.values():
+            graphs.clear()
+        run(conv, x.requires_grad_(), ids).sum().backward()
+        counts.append([len(graphs) for graphs in made.values()])
+    assert counts[0] == counts[1] == counts[2] and sum(counts[2]) > 0

@@ -1,9 +1,8 @@
 """What torch_geometric makes of an edge_index alone, in compiled code: operators, because it asks how many self-loops there are, at
 which torch.compile breaks its graph. They find what is cached with the edge_index when the code runs.
 
-All have an argument is_new: compiled code has made the edge_index, and may write other values to its memory. And they have a result
-`key`, the same edge_index for operators of halfgnn alone: code of Inductor may have written to what it reads, of which nothing is
-known any more.
+They have a result `key`, the same edge_index for operators of halfgnn alone: code of Inductor may have written to what it reads, of
+which nothing is known any more.
 """
 
 from __future__ import annotations
@@ -17,21 +16,20 @@ from torch_geometric import utils
 
 from ....common.caching import is_captured
 from ....common.fake import register_fake, unknown_size
-from ....graphs_by_tensor.edge_index import library
 from ....graphs_by_tensor.made_once import copies_made_once, shared_copy
-from ....graphs_by_tensor.new_ids import mark_new
+from ....graphs_by_tensor.new_ids import copy_new, library
 from ....graphs_by_tensor.store import Topology, share_graphs, topology_of
 
 Original = Callable[..., Any]
 _HOW = ("remove_self_loops", "add_self_loops", "add_remaining_self_loops")
 
 library.define(
-    "self_loops(Tensor edge_index, str how, SymInt num_nodes, bool is_new=False) -> "
+    "self_loops(Tensor edge_index, str how, SymInt num_nodes) -> "
     "(Tensor edge_index, Tensor kept_rows, Tensor loop_rows, Tensor key)"
 )
 library.define(
-    "gcn_norm(Tensor edge_index, SymInt num_nodes, bool improved, bool add_self_loops, str flow, ScalarType dtype, "
-    "bool is_new=False) -> (Tensor edge_index, Tensor edge_weight, SymInt num_kept, Tensor key)"
+    "gcn_norm(Tensor edge_index, SymInt num_nodes, bool improved, bool add_self_loops, str flow, ScalarType dtype) -> "
+    "(Tensor edge_index, Tensor edge_weight, SymInt num_kept, Tensor key)"
 )
 
 
@@ -64,7 +62,7 @@ def self_loops(
 
 def _traced_loops(edge_index: Tensor, how: str, num_nodes: Any) -> tuple[Tensor, ...]:
     results = torch.ops.halfgnn_pyg.self_loops(edge_index, how, num_nodes)
-    mark_new(edge_index, results)
+    copy_new(edge_index, results)
     return results
 
 
@@ -72,25 +70,24 @@ def _is_plain(edge_index: Any) -> bool:
     return type(edge_index) is Tensor and edge_index.layout == torch.strided and edge_index.dim() == 2
 
 
-def _self_loops(edge_index: Tensor, how: str, num_nodes: int, is_new: bool = False) -> tuple[Tensor, ...]:
+def _self_loops(edge_index: Tensor, how: str, num_nodes: int) -> tuple[Tensor, ...]:
     def make() -> tuple[Tensor, ...]:
         edges = getattr(utils, how)(edge_index, **({} if how == _HOW[0] else {"num_nodes": num_nodes}))[0]
-        if not is_new:
-            share_graphs(edge_index, (how, num_nodes), edges)
+        share_graphs(edge_index, (how, num_nodes), edges)
         if how == _HOW[1]:  # nothing to ask the device for, which a capture forbids
             return edges, *(edge_index.new_empty(0, dtype=torch.int64) for _ in range(2))
         is_loop = edge_index[0] == edge_index[1]
         return edges, (~is_loop).nonzero().view(-1), is_loop.nonzero().view(-1)
 
-    return _made(edge_index, is_new, ("traced", how, num_nodes), make)
+    return _made(edge_index, ("traced", how, num_nodes), make)
 
 
-def _made(edge_index: Tensor, is_new: bool, key: Any, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def _made(edge_index: Tensor, key: Any, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """What is cached with the edge_index, and a key, which is the first once more.
 
     A replay of a CUDA graph may find other ids in the same tensor.
     """
-    if is_new or is_captured(edge_index.device):
+    if is_captured(edge_index.device):
         edges, *others = make()
         return edges, *others, edges.clone()
     topology = Topology() if edge_index.is_inference() else topology_of(edge_index)
@@ -99,7 +96,7 @@ def _made(edge_index: Tensor, is_new: bool, key: Any, make: Callable[[], tuple[T
 
 
 @register_fake("self_loops", namespace="halfgnn_pyg")
-def _(edge_index, how, num_nodes, is_new=False):
+def _(edge_index, how, num_nodes):
     if how == _HOW[1]:
         empty = edge_index.new_empty(0, dtype=torch.int64)
         edges = edge_index.new_empty(2, edge_index.shape[1] + num_nodes)
@@ -128,7 +125,7 @@ def gcn_norm(
         return original(edge_index, edge_weight, num_nodes, improved, add_self_loops, flow, dtype)
     dtype = torch.get_default_dtype() if dtype is None else dtype
     results = torch.ops.halfgnn_pyg.gcn_norm(edge_index, num_nodes, improved, add_self_loops, flow, dtype)
-    mark_new(edge_index, results)
+    copy_new(edge_index, results)
     edges, weights, *_ = results
     return (edges if add_self_loops else edge_index), weights
 
@@ -140,18 +137,17 @@ def _gcn_norm(
     add_self_loops: bool,
     flow: str,
     dtype: Any,
-    is_new: bool = False,
 ) -> tuple[Tensor, Tensor, int, Tensor]:
     def make() -> tuple[Tensor, ...]:
         normalized = utils_gcn_norm()
         ids = edge_index.clone() if is_captured(edge_index.device) else edge_index  # nothing is cached with the copy
         edges, weights = normalized(ids, None, num_nodes, improved, add_self_loops, flow, dtype)
-        if not is_new and edges is not ids:
+        if edges is not ids:
             share_graphs(ids, (_HOW[2], num_nodes), edges)
         return edges.clone() if edges is edge_index else edges, weights
 
     key = ("traced gcn_norm", num_nodes, improved, add_self_loops, flow, dtype)
-    edges, weights, edges_key = _made(edge_index, is_new, key, make)
+    edges, weights, edges_key = _made(edge_index, key, make)
     return edges, weights, edges.shape[1] - num_nodes if add_self_loops else edges.shape[1], edges_key
 
 
@@ -162,7 +158,7 @@ def utils_gcn_norm() -> Original:
 
 
 @register_fake("gcn_norm", namespace="halfgnn_pyg")
-def _(edge_index, num_nodes, improved, add_self_loops, flow, dtype, is_new=False):
+def _(edge_index, num_nodes, improved, add_self_loops, flow, dtype):
     kept = unknown_size() if add_self_loops else edge_index.shape[1]
     total = kept + num_nodes if add_self_loops else kept
     edges = edge_index.new_empty(2, total)
