@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -33,8 +33,23 @@ def _checkpoint(original: Route, function: Any, *args: Any, **kwargs: Any) -> An
                 _recomputed.task, _recomputed.is_checkpointed = outer, is_inner
 
     # A message that the first run materializes would be met as a tensor by the second, which then keeps other tensors.
-    args = tuple(x.materialized("checkpoint") if type(x) in LAZY else x for x in args)
+    for x in _closure_of(function):
+        _materialized(x)
+    args, kwargs = tuple(map(_materialized, args)), {name: _materialized(x) for name, x in kwargs.items()}
     return original(under_drop_ins, *args, **kwargs)
+
+
+def _materialized(x: Any) -> Any:
+    return x.materialized("checkpoint") if type(x) in LAZY else x
+
+
+def _closure_of(function: Any) -> Iterator[Any]:
+    """What a function reads of the functions around it, and what was bound to it."""
+    if isinstance(function, functools.partial):
+        yield from (*function.args, *function.keywords.values(), *_closure_of(function.func))
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it is empty until a later statement
+            yield cell.cell_contents
 
 
 def is_checkpointed() -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import MessagePassing
-from torch_geometric.utils import softmax
+from torch_geometric.utils import scatter, softmax
 
 import halfgnn.dgl
 import halfgnn.pyg
@@ -171,3 +171,48 @@ def test_nothing_is_checkpointed_afterwards(way):
     with halfgnn.pyg.accelerate():
         CHECKPOINTS[way](lambda x: x.sin() if is_checkpointed() else None, x).sum().backward()
         assert not is_checkpointed()
+
+
+class ScaledEdges(MessagePassing):
+    def forward(self, x, edge_index, e):
+        e = self.edge_updater(edge_index, x=x, e=e)
+        return self.propagate(edge_index, x=x, e=e)
+
+    def edge_update(self, x_j, e):
+        return x_j * e
+
+    def message(self, x_j, e):
+        bound = functools.partial(lambda e, a: a * e.amax(), e)
+        x_j = checkpoint(lambda a: a + e.mean(), x_j, use_reentrant=False)
+        return checkpoint(bound, x_j, use_reentrant=False) + checkpoint(torch.mul, x_j, other=e, use_reentrant=False)
+
+
+def test_a_message_in_a_closure():
+    """It would be materialized in the forward, and found as values by what is recomputed."""
+
+    def run():
+        x, e = (randn(n, WIDTH, seed=n).requires_grad_() for n in (NUM_NODES, NUM_EDGES))
+        out = ScaledEdges()(1 * x, edges(), e)
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), [x, e])]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+
+
+@pytest.mark.parametrize("aggr", ["sum", "max"])
+def test_an_edge_index_that_is_known_after_the_forward(aggr):
+    """What is recomputed finds the graph of the index that its forward found."""
+    src, dst = torch.tensor([[0, 2, 1], [1, 2, 2]])
+
+    def step(x):
+        return scatter(x.index_select(0, src), dst, dim_size=3, reduce=aggr)
+
+    def run():
+        x = randn(3, WIDTH, seed=1).requires_grad_()
+        out = step(checkpoint(step, 1 * x, use_reentrant=False))
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), x)]
+
+    expected = run()
+    with halfgnn.pyg.accelerate(fuse=True):
+        assert_same(run(), expected)

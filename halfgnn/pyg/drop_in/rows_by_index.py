@@ -10,6 +10,7 @@ from torch import Tensor
 from ... import ops
 from ...common.autograd import apply
 from ...common.precision import without_autocast
+from ...drop_in.checkpoint import is_checkpointed
 from ...drop_in.gate import Reason, index_reason
 from ...expressions.rows import GatherRows, has_gradient_in_half, rows_at
 from ...graph import Graph
@@ -51,7 +52,7 @@ def graph_between(call: Call) -> Graph:
 
 def graph_over(call: Call, owner: Owner | None) -> Graph:
     """The Graph whose edges are the rows of a call and end where its index says. Raises FallBack if rows are left to PyG."""
-    if owner is not None:
+    if owner is not None and not _has_own_graph(call.index):
         propagation, row = owner
         require(propagation.refusal)
         if call.num_rows is None and call.index.numel():
@@ -127,9 +128,17 @@ def gathered(x: Tensor, index: Tensor) -> Tensor:
 
 def _graph_of_rows(topology: Topology, num_rows: int, index: Tensor) -> Graph:
     owner = owner_of(index)
-    if owner is not None and owner[0].refusal is None and is_known(owner[0].edge_index):
+    if owner is not None and owner[0].refusal is None and is_known(owner[0].edge_index) and not _has_own_graph(index):
         return owner[0].ending_in(owner[1], num_rows)
     return graph_of_index(topology, index, num_rows)
+
+
+def _has_own_graph(index: Any) -> bool:
+    """Whether a checkpoint calls, and an index that is a row of an edge_index has a Graph of its own, from before that was known.
+
+    What is recomputed must find the Graph that its forward found, whose tensors autograd saved.
+    """
+    return is_checkpointed() and isinstance(index, Tensor) and bool(topology_at(plain(index)).graphs)
 
 
 # ---- uses of an index --------------------------------------------------------------------------------------------------------
