@@ -81,6 +81,7 @@ class _Reduction:
         if isinstance(x, Op) and x.row is None and x.materialized_values() is None and _is_alive_like(x):
             if x.is_view:
                 x.check_versions()
+                x.grad_bypassed |= self.evaluation.is_live
                 out = self.of_expression(x.args[0])
                 if x.func in SHAPES:
                     return out.reshape(out.shape[0], *x.shape[1:])
@@ -90,6 +91,7 @@ class _Reduction:
             if x.func is SUM and self.is_linear:
                 inner = self.evaluation.of(x.args[0])
                 if self._is_weighted(inner):
+                    x.grad_bypassed |= self.evaluation.is_live
                     self.rank = x.args[0].dim()
                     return x.func(self.of(inner), *x.args[1:], **x.kwargs)
         if self.reduction == "sum" and self.cast is None:

@@ -9,6 +9,7 @@ from torch_geometric import utils
 import halfgnn.pyg
 from halfgnn.pyg.drop_in.message import Message
 from tests import support
+from tests.pyg.support_pyg import Layer
 from tests.pyg.test_patch_messages import MESSAGES, PRODUCTS
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, randn, routed
 
@@ -230,6 +231,43 @@ def test_a_part_of_a_gradient_is_refused(way):
         total = SUMS["index_add_"](rows * 2, dst).pow(2).sum() + rows.sum()
         with pytest.raises(RuntimeError, match=r"reduced without being materialized.*retain_grad\(\)"):
             WAYS_TO_A_GRADIENT[way](total, rows)
+
+
+PARTS = {
+    "a column of two side by side": lambda x, e: torch.cat([x, e], -1).select(1, 0),
+    "columns of two side by side": lambda x, e: torch.cat([x, e], -1)[:, :2],
+    "a view of a sum": lambda x, e: (x.view(-1, 2, WIDTH // 2) * e.view(-1, 2, WIDTH // 2)).sum(1).unsqueeze(1),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_gradient_of_a_part_of_a_message_is_refused(name):
+    """Views and sums after the dimension of edges are those of the result: it was None."""
+    kept = []
+    layer = Layer(lambda x_j, w: kept.append(PARTS[name](x_j, w)) or kept[-1], node_dim=0)
+    x, e = (randn(n, WIDTH, seed=n).requires_grad_() for n in (NUM_NODES, NUM_EDGES))
+    with halfgnn.pyg.accelerate():
+        total = layer(x * 1, edges(), e * 1).sum()
+        with pytest.raises(RuntimeError, match=r"reduced without being materialized.*retain_grad\(\)"):
+            torch.autograd.grad(total, kept, allow_unused=True)
+
+
+def test_a_hook_is_not_called_without_a_gradient():
+    """A second backward may give messages none."""
+
+    def doubled(x_j, w):
+        x_j.register_hook(lambda grad: 2 * grad)
+        return x_j * w
+
+    def run():
+        x, e = (randn(n, WIDTH, seed=n).requires_grad_() for n in (NUM_NODES, NUM_EDGES))
+        out = Layer(doubled)(x * 1, edges(), e * 1)
+        first = torch.autograd.grad(out, [x, e], randn(*out.shape, seed=7), create_graph=True)
+        return [*first, torch.autograd.grad(first[0].square().sum(), [x, e], allow_unused=True)[1]]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
 
 
 @pytest.mark.parametrize("is_formed", [False, True])

@@ -118,6 +118,12 @@ def _observe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return NotImplemented
 
 
+def _register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``Tensor.register_hook``. A second backward that gives a message no gradient calls no hook, as without the drop-in."""
+    hook = args[1] if len(args) > 1 else kwargs["hook"]
+    return func(args[0].observed(), lambda grad: None if grad is None else hook(grad))
+
+
 def _observe_inputs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Gradients with regard to messages."""
     place = {"grad": 1, "backward": 5}[func.__name__]
@@ -161,8 +167,7 @@ HANDLERS |= {
     _getter("is_leaf"): _is_leaf,
     _getter("_version"): _version,
     _getter("grad_fn"): _observe,
-    **dict.fromkeys(
-        named("register_hook", "retain_grad", "register_post_accumulate_grad_hook", "requires_grad_"), _observe
-    ),
+    **dict.fromkeys(named("register_hook"), _register_hook),
+    **dict.fromkeys(named("retain_grad", "register_post_accumulate_grad_hook", "requires_grad_"), _observe),
     **dict.fromkeys([torch.autograd.grad, torch.autograd.backward], _observe_inputs),
 }

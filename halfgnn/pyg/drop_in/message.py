@@ -116,7 +116,7 @@ class Message(Tensor):
         if lazy.grad_bypassed:
             raise RuntimeError(
                 f"a message {tuple(lazy.shape)} was reduced without being materialized, so that its gradient is not known; call "
-                "its retain_grad() before it is used, or leave out fuse=True of halfgnn.pyg.patch()"
+                "its retain_grad() before it is used"
             )
         if lazy.requires_grad and not lazy.cache.is_observed and self.expression() is not None:
             if self.viewed is None or lazy.cache.is_shared:  # what was made of the values before is watched too
