@@ -18,7 +18,14 @@ from .run import Outcome, run
 
 # Errors where torch_geometric has none, which docs/pyg.md names, and what a program has that meets them.
 REFUSED = {
-    "was reduced without being materialized": ("seen(", "doubled(", "retained(", "gradient(", "requires_grad_("),
+    "was reduced without being materialized": (
+        "seen(",
+        "doubled(",
+        "retained(",
+        "gradient(",
+        "requires_grad_(",
+        "grad_fn",
+    ),
     "is read after the features that it was made of were modified in place": ("_(", "] = ", "*=", "/=", "+="),
     "is called from C++ on a message": ("torch.func.vjp",),
 }
@@ -80,6 +87,12 @@ def _differ(program: Program, actual: Outcome, expected: Outcome, truth: Outcome
         if _is_known(program, actual.error, expected.error):
             return None
         return f"{_said(actual.error)} where torch_geometric has {_said(expected.error)}"
+    if (
+        "checkpoint(" in program.source()
+    ):  # which recomputes what a backward needs of what was saved: not always as often
+        for name in actual.values.keys() ^ expected.values.keys():
+            if name.startswith("gradient of retained"):
+                actual.values.pop(name, None), expected.values.pop(name, None)
     if actual.values.keys() != expected.values.keys():
         return f"results {sorted(actual.values)}, expected {sorted(expected.values)}"
     # PyTorch says that views require a gradient that are made without one. They have no history, as the drop-in's.
@@ -90,7 +103,7 @@ def _differ(program: Program, actual: Outcome, expected: Outcome, truth: Outcome
         if is_extreme and ("gradient" in name or "second" in name) and (program.has_ties or "gradient of" in name):
             continue  # extremes of equal messages, as of parallel edges: halfgnn gives the first one the gradient
         a = actual.values[name]
-        if name.startswith("second") or has_blocks:
+        if name.startswith("second") or has_blocks or "use_reentrant=True" in program.source():
             a, b = _or_zeros(a, b), _or_zeros(b, a)
         if not isinstance(a, Tensor) or not isinstance(b, Tensor):
             if not (a is b or a == b):
@@ -131,7 +144,9 @@ def _rounding(program: Program, a: Tensor, b: Tensor, truth: Tensor) -> str | No
 def _is_known(program: Program, actual: tuple[type, str] | None, expected: tuple[type, str] | None) -> bool:
     if expected is not None:
         is_alike = actual is not None and actual[0] is expected[0]
-        return is_alike or "inplace operation" in expected[1]  # features may be written to under the drop-in
+        # Features may be written to under the drop-in. What is made of a message in a block without gradients has no history.
+        words = "inplace operation", "view was created in no_grad mode", "element 0 of tensors does not require grad"
+        return is_alike or any(x in expected[1] for x in words)
     source = program.source()
     assert actual is not None
     return any(words in actual[1] and any(x in source for x in uses) for words, uses in REFUSED.items())

@@ -38,6 +38,8 @@ def _write(d: Draw) -> None:
     name = d.recent(lambda shape: len(shape) > 1)
     d.program.has_ties = True
     write = d.random.choice(WRITES)
+    if write.startswith("data") and name[0] not in "vx":
+        return  # PyTorch does not count it, so a message reads the new values of its operands
     code = f"{name}{'' if write[0] == '[' else '.'}{write.format(name)}"
     d.do(d.random.choice(ASSIGNMENTS).format(name) if d.happens(0.4) else code)
 
@@ -57,6 +59,8 @@ def _binary(d: Draw) -> None:
     second = d.random.choice(names if d.happens(0.2) and names else alike)
     op, out = d.random.choice(("+", "-", "*", "+", "*", "/")), shapes[second]
     assert out is not None
+    if op == "-" and d.program.aggr in ("max", "min"):  # of a self-loop: PyTorch halves the gradient of an extreme of 0
+        d.program.has_ties = True  # (findings/torch_scatter_reduce_self.sh)
     second = f"(2 + {second}.abs())" if op == "/" else second
     if d.happens(0.3):
         first, second = second, first
