@@ -11,6 +11,7 @@ from torch import Tensor
 from .. import ops
 from ..common.autograd import snapshot
 from ..common.precision import HALF
+from ..drop_in.checkpoint import is_checkpointed
 from ..graph import Graph
 from .accounts import routed
 from .expression import SHAPES, SUM, Expression, Op
@@ -42,8 +43,17 @@ def reduced(
     dim, sizes = x.edge_dim, [*x.shape]
     shape = (num_nodes, *sizes[:dim], *sizes[dim + 1 :])
     out = out if out.shape == shape else out.expand(shape)
-    # As PyG's: no view, because callers take views of it, and modify it in place after a checkpoint too.
-    return out.movedim(0, dim).contiguous() if dim else out.contiguous()
+    return as_result(out, dim)
+
+
+def as_result(out: Tensor, dim: int) -> Tensor:
+    """Reduced rows (N, *), with N as dimension dim.
+
+    They are contiguous as torch_geometric's, because callers take views of them. Those that a checkpoint returns are no views,
+    because callers modify them in place.
+    """
+    out = out.movedim(0, dim).contiguous() if dim else out.contiguous()
+    return out.clone() if out._is_view() and is_checkpointed() else out
 
 
 def has_rows_of(x: Expression, row: int, num_nodes: int) -> bool:

@@ -57,15 +57,25 @@ def test_gradients(name, fuse, is_inside, use_reentrant):
     assert_same(actual, expected)
 
 
-@pytest.mark.parametrize("aggr", ["sum", "max"])
-def test_the_result_of_a_checkpoint_is_modified_in_place(aggr):
+RESULTS = {
+    "sum": (lambda x, w: x * w, {"aggr": "sum"}, (NUM_NODES, WIDTH)),
+    "max": (lambda x, w: x * w, {"aggr": "max"}, (NUM_NODES, WIDTH)),
+    "sum of another shape": (lambda x, w: (x * w).view(-1, 2, WIDTH // 2), {"node_dim": 0}, (NUM_NODES, WIDTH)),
+    "sum of a batch of one": (lambda x, w: x * w, {"node_dim": -2}, (1, NUM_NODES, WIDTH)),
+    "max of a batch of one": (lambda x, w: x.tanh() * w, {"aggr": "max", "node_dim": -2}, (1, NUM_NODES, WIDTH)),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_result_of_a_checkpoint_is_modified_in_place(name):
     """That of a reentrant one must not be a view."""
-    layer, w = Layer(lambda x, w: x * w, aggr), randn(NUM_EDGES, 1, seed=2)
+    function, options, shape = RESULTS[name]
+    layer, w = Layer(function, **options), randn(NUM_EDGES, 1, seed=2)
 
     def run():
-        x = randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+        x = randn(*shape, seed=1).requires_grad_()
         out = checkpoint(layer, 1 * x, edges(), w, use_reentrant=True)
-        out += x
+        out += x.view_as(out)
         out.square().sum().backward()
         return [out.detach(), x.grad]
 

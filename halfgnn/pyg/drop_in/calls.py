@@ -12,7 +12,7 @@ from ...common.precision import autocasts, computed_type, without_autocast
 from ...drop_in.gate import Reason, index_reason, mode_reason
 from ...expressions import attention
 from ...expressions.expression import Expression
-from ...expressions.reduce import Lowering, has_rows_of, reduced
+from ...expressions.reduce import Lowering, as_result, has_rows_of, reduced
 from .accounts import routed
 from .call import current_edges, plain
 from .gate import Call, FallBack, Owner, require
@@ -39,7 +39,7 @@ def reduced_call(name: str, call: Call) -> Tensor:
     if call.dim != 0 and call.is_transposed(owner):
         dim = call.dim
         rows = reduced_call(name, call._replace(src=call.src.movedim(dim, 0).contiguous(), dim=0))
-        return rows.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
+        return as_result(rows, dim)
     g = graph_over(call, owner)
     routed[name] += 1
     return reduced_rows(g, str(call.kind), call.src, plain(call.index))
