@@ -95,6 +95,7 @@ def _block(d: Draw) -> None:
 
 def _dropout(d: Draw) -> None:
     name = d.recent()
+    d.program.has_ties = True  # zeros
     d.add(f"torch.nn.functional.dropout({name}, {d.random.choice((0.0, 0.5))}, {d.happens(0.7)})", d.shapes[name])
 
 
