@@ -41,9 +41,9 @@ ifeq ($(CUDA_HALF)$(shell grep -so HALFGNN_CUDA=0 halfgnn/_C.json),1HALFGNN_CUDA
 .PHONY: halfgnn/_C.so
 endif
 
-## make test   builds, checks style and types, runs every test. The CUDA half, its simulator and its machine code are compiled and
-##             checked if they have changed since that was done last (tests/checked.py), or on a machine with a GPU. So are the
-##             instructions of the CPU kernels
+## make test   builds, checks style and types, runs every test, those of more than 60 cases on a sample. The CUDA half, its
+##             simulator and its machine code are compiled and checked if they have changed since that was done last
+##             (tests/checked.py), or on a machine with a GPU. So are the instructions of the CPU kernels
 test: check halfgnn/_C.so $(if $(filter 1,$(CUDA_HALF)),simulator)
 	$(if $(ALL),HALFGNN_TEST_ALL=1) $(PY) -m pytest -q -n $(JOBS) --dist worksteal tests laboratory
 ifeq ($(CUDA_HALF),1)
@@ -52,7 +52,7 @@ else
 	@echo "The CUDA half has not changed since it was compiled and checked: make test-all does it again."
 endif
 
-## make test-all  the same, whatever has changed, and notes in tests/checked.json what was checked
+## make test-all  the same with all cases, whatever has changed, and notes in tests/checked.json what was checked
 test-all:
 	$(MAKE) --no-print-directory test ALL=1
 	$(PY) tests/checked.py --record

@@ -1,4 +1,4 @@
-"""A plugin of pytest that runs a sample of the cases: pytest -p tests.sample."""
+"""A plugin of pytest that runs a sample of the cases: pytest -p tests.sample. `make test` samples the tests of many cases."""
 
 import itertools
 from collections import defaultdict
@@ -10,13 +10,16 @@ def _parameters(item):
     return {(name, repr(value)) for name, value in item.callspec.params.items()} if hasattr(item, "callspec") else set()
 
 
-def sample(items):
-    """Of each test the fewest cases, about, that still have every value of every parameter."""
+def sample(items, most=1):
+    """Of each test with more cases than `most` the fewest, about, that still have every value of every parameter."""
     tests = defaultdict(list)
     for item in items:
         tests[item.path, item.originalname].append(item)
     kept = []
     for cases in tests.values():
+        if len(cases) <= most:
+            kept.extend(cases)
+            continue
         kept.append(cases[0])
         parameters = {case: _parameters(case) for case in cases}
         missing = set(itertools.chain.from_iterable(parameters.values())) - parameters[cases[0]]
