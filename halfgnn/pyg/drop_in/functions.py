@@ -120,8 +120,11 @@ def _observe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``Tensor.register_hook``. A second backward that gives a message no gradient calls no hook, as without the drop-in."""
-    hook = args[1] if len(args) > 1 else kwargs["hook"]
-    return func(args[0].observed(), lambda grad: None if grad is None else hook(grad))
+
+    def register(message: Any, hook: Any) -> Any:
+        return func(message.observed(), lambda grad: None if grad is None else hook(grad))
+
+    return register(*args, **kwargs)
 
 
 def _observe_inputs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
