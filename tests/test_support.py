@@ -1,9 +1,12 @@
-"""The accuracy rule itself: it must accept one rounding and refuse every known way to lose precision."""
+"""The accuracy rule itself: it must accept one rounding and refuse every known way to lose precision. And samples of cases."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tests import support
+from tests.sample import sample
 from tests.support import HALVES, Yardstick, assert_accurate
 
 TERMS = 64
@@ -152,3 +155,21 @@ def test_check_runs_the_gradients():
     support.check(lambda x: x * 2, lambda x: x * 2, [x])
     with pytest.raises(AssertionError, match="gradient of operand 0"):
         support.check(Wrong.apply, lambda x: x * 2, [x])
+
+
+class Case:
+    """What a sample reads of a case of pytest."""
+
+    path, originalname = "test_a.py", "test_a"
+
+    def __init__(self, **params):
+        self.callspec = SimpleNamespace(params=params)
+
+
+@pytest.mark.parametrize("most", [1, 11, 12])
+def test_a_sample_has_every_value(most):
+    cases = [Case(op=op, width=width) for op in ("add", "mul", "dot") for width in (1, 2, 3, 4)]
+    kept = sample(cases, most)
+    values = {pair for case in kept for pair in case.callspec.params.items()}
+    assert values == {pair for case in cases for pair in case.callspec.params.items()}
+    assert len(kept) == (12 if most == 12 else 4)
