@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch_geometric.nn as theirs
@@ -179,3 +181,37 @@ def test_both_ends_of_two_types(name, half):
     for a, b in zip(actual, expected):
         tolerance = 1e-5 if a.dtype is torch.float32 else 2e-2
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * b.abs().max().item())
+
+
+@pytest.mark.parametrize("in_autocast", [True, False], ids=["autocast", ""])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_features_of_two_dtypes_are_joined_without_being_materialized(dtype, in_autocast):
+    """As in PNAConv under autocast, where a layer has made the features of edges half, and those of nodes are fp32."""
+    layer, stacked = torch.nn.Linear(3 * WIDTH, 4), torch.nn.Linear(2 * WIDTH, 4)
+    leaves = [randn(NUM_NODES, WIDTH, seed=1).float(), *(randn(n, WIDTH, seed=n).to(dtype) for n in (NUM_EDGES, 1))]
+    modules = layer.requires_grad_(), stacked.requires_grad_()
+
+    class Joined(theirs.MessagePassing):
+        def forward(self, x, modules, **of_edges):
+            return self.propagate(edges(), x=x, modules=modules, **of_edges)
+
+        def message(self, x_i, x_j, d, of_all, modules):
+            of_all = of_all.expand(NUM_EDGES, -1)
+            return modules[0](torch.cat([x_i, d, x_j], -1)) + modules[1](torch.stack([x_j, of_all], 1).flatten(1))
+
+    def values(modules, leaves, **autocast):
+        leaves = [x.detach().requires_grad_() for x in leaves]
+        with torch.autocast("cpu", **autocast):
+            out = Joined()(leaves[0], modules, d=leaves[1], of_all=leaves[2])
+        read = [*leaves, *(x for module in modules for x in module.parameters())]
+        return [out.detach(), *torch.autograd.grad(out.double().sin().sum(), read)]
+
+    expected = values([copy.deepcopy(x).double() for x in modules], [x.double() for x in leaves], enabled=False)
+    with halfgnn.pyg.accelerate():
+        halfgnn.pyg.reset_stats()
+        found = values(modules, leaves, dtype=dtype, enabled=in_autocast)
+    stats = halfgnn.pyg.stats()
+    assert stats["routed"]["linear"] >= 1 and "message:cat" not in stats["fell_back"], stats
+    assert [x.dtype for x in found[1:4]] == [torch.float32, dtype, dtype]
+    for a, b in zip(found, expected):
+        torch.testing.assert_close(a.double(), b, rtol=3e-2, atol=3e-2 * b.abs().max().item())
