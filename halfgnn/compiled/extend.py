@@ -12,8 +12,8 @@ from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..common.fx_nodes import value_of
-from ..expressions.expression import Expression
-from ..expressions.rules import EXTENDING, extended, named
+from ..expressions.expression import Expression, flat
+from ..expressions.rules import EXTENDING, extended, named, uncast
 
 _OPERATORS = tuple(getattr(operator, name) for name in ("mul", "add", "sub", "truediv", "neg", "pow", "getitem", "abs"))
 _EXTENDING = {*named(*EXTENDING, "view_as", "reshape_as", "expand_as", "type_as", "to"), *_OPERATORS}
@@ -35,7 +35,7 @@ class _Extending(TorchDispatchMode):
         kwargs = kwargs or {}
         mapped = tuple(self._of(x) for x in args)
         is_metadata = func.namespace == "prim"  # which indexing asks for
-        if is_metadata or not any(isinstance(x, Expression) for x in _flat(mapped)):
+        if is_metadata or not any(isinstance(x, Expression) for x in flat(mapped)):
             return func(*args, **kwargs)
         lazy = mapped[0] if _is_whole(func, args) else extended(func, mapped, kwargs)
         if lazy is None:
@@ -51,14 +51,6 @@ class _Extending(TorchDispatchMode):
         if isinstance(x, (list, tuple)):
             return type(x)(self._of(y) for y in x)
         return self.expressions.get(id(x), x) if isinstance(x, Tensor) else x
-
-
-def _flat(args: Any) -> Any:
-    for x in args:
-        if isinstance(x, (list, tuple)):
-            yield from _flat(x)
-        else:
-            yield x
 
 
 def _is_whole(func: Any, args: Any) -> bool:
@@ -90,7 +82,7 @@ def extend(node: fx.Node, expressions: dict[fx.Node, Expression]) -> Expression 
     args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value_of)
     function = node.target if callable(node.target) else getattr(Tensor, str(node.target))
     try:
-        with torch._C.DisableTorchFunction(), torch._C._AutoDispatchBelowADInplaceOrView(), mode:
+        with torch._C.DisableTorchFunction(), torch._C._AutoDispatchBelowADInplaceOrView(), uncast(args, kwargs), mode:
             out = function(*args, **kwargs)
     except _NotExtended:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -185,13 +185,13 @@ class Op(Expression):
     ) -> None:  # fmt: skip
         self.func, self.args, self.kwargs, self.name = func, args, kwargs, name
         self.is_view, self.keeps = is_view, keeps
-        tensors = [x for x in _flat(args) if isinstance(x, Tensor)]
+        tensors = [x for x in flat(args) if isinstance(x, Tensor)]
         requires_grad = any(x.requires_grad for x in tensors) or any(x.requires_grad for x in self.operands())
         super().__init__(like, shape, dtype, row, num_rows, strides, requires_grad)
         self._versions = [(x, version_of(x)) for x in tensors]
 
     def operands(self) -> Iterator[Expression]:
-        return (x for x in _flat(self.args) if isinstance(x, Expression))
+        return (x for x in flat(self.args) if isinstance(x, Expression))
 
     def check_versions(self) -> None:
         for x, version in self._versions:
@@ -219,10 +219,11 @@ class Softmax(Expression):
         return iter((self.logits,))
 
 
-def _flat(args: tuple[Any, ...]) -> Iterator[Any]:
+def flat(args: Iterable[Any]) -> Iterator[Any]:
+    """Arguments, and those in lists of them."""
     for x in args:
         if isinstance(x, (list, tuple)):
-            yield from x
+            yield from flat(x)
         else:
             yield x
 

@@ -29,18 +29,19 @@ def linear(x: Expression, weight: Tensor, bias: Tensor | None) -> Expression | T
     evaluation, num_edges = Evaluation(x), x.shape[0]
     if x.row is not None and x.num_rows <= num_edges and not x.is_watched():
         return _of_one_side(x, evaluation, weight, bias)
+    dtype = computed_type(x)
     with without_autocast(x.device):
         value = evaluation.of(x)
-        dtype = computed_type(x)
-        is_wide = dtype in HALF and not _reads_edges(value)
+        # Under autocast features may be fp32, whose layers are as good as those of PyTorch unless they are subtracted.
+        is_wide = dtype in HALF and not _reads_edges(value) and (x.dtype in HALF or _subtracts(value))
         terms = _terms(value, weight, evaluation, num_edges, is_wide or dtype not in HALF)
     if terms is None:
         return None
     if not is_wide:
-        return _sum(terms, bias, evaluation, x, may_split=True)
+        return _sum(terms, bias, evaluation, x, dtype, may_split=True)
     with without_autocast(x.device):  # rounded once: nodes are fewer than edges
-        terms = {of: [(y.float(), w.float()) for y, w in pairs] for of, pairs in terms.items()}
-        out = _sum(terms, None if bias is None else bias.float(), evaluation, x, may_split=False)
+        terms = {of: [(y, w.float()) for y, w in pairs] for of, pairs in terms.items()}
+        out = _sum(terms, None if bias is None else bias.float(), evaluation, x, torch.float32, may_split=False)
         assert isinstance(out, Tensor)
         return out.to(dtype)
 
@@ -77,12 +78,7 @@ def _terms(value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int,
         widths = [_width(part) for part in value.parts]
         for part, columns in zip(value.parts, weight.split(widths, 1)):
             _add_terms(terms, part, columns, evaluation, num_edges, may_subtract)
-    elif (
-        isinstance(value, Combined)
-        and may_subtract
-        and value.op in ("add", "sub")
-        and _are_nodes(value, weight.shape[1])
-    ):
+    elif isinstance(value, Combined) and _is_split(value, weight, may_subtract):
         _add_terms(terms, value, weight, evaluation, num_edges, may_subtract)
     return terms if terms.keys() - {EDGES} else None
 
@@ -90,12 +86,7 @@ def _terms(value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int,
 def _add_terms(
     terms: Terms, value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int, may_subtract: bool
 ) -> None:
-    if (
-        isinstance(value, Combined)
-        and value.op in ("add", "sub")
-        and may_subtract
-        and _are_nodes(value, weight.shape[1])
-    ):
+    if isinstance(value, Combined) and _is_split(value, weight, may_subtract):
         _add_terms(terms, value.first, weight, evaluation, num_edges, may_subtract)
         second = weight if value.op == "add" else -weight
         _add_terms(terms, value.second, second, evaluation, num_edges, may_subtract)
@@ -105,6 +96,18 @@ def _add_terms(
     else:
         x = evaluation.tensor_of(value)
         terms.setdefault(EDGES, []).append((x.expand(num_edges, *x.shape[1:]), weight))
+
+
+def _is_split(value: Combined, weight: Tensor, may_subtract: bool) -> bool:
+    """Whether the layer of a sum or difference is one of layers of nodes."""
+    return (may_subtract or not _subtracts(value)) and value.op in ("add", "sub") and _are_nodes(value, weight.shape[1])
+
+
+def _subtracts(value: Value) -> bool:
+    """Whether rows are subtracted, which may be nearly equal."""
+    if isinstance(value, Joined):
+        return any(map(_subtracts, value.parts))
+    return isinstance(value, Combined) and (value.op == "sub" or value.is_difference)
 
 
 def _are_nodes(value: Combined, width: int) -> bool:
@@ -135,14 +138,14 @@ def _width(value: Value) -> int:
 
 
 def _sum(
-    terms: Terms, bias: Tensor | None, evaluation: Evaluation, x: Expression, may_split: bool
+    terms: Terms, bias: Tensor | None, evaluation: Evaluation, x: Expression, dtype: torch.dtype, may_split: bool
 ) -> Expression | Tensor:
     layers: list[Rows] = []
     for of, pairs in terms.items():
         if of != EDGES and bias is not None:
-            out, bias = _layer(pairs, bias), None
+            out, bias = _layer(pairs, bias, dtype), None
         else:
-            out = _layer(pairs, None)
+            out = _layer(pairs, None, dtype)
         layers.append(Rows(of, out))
     routed["linear"] += 1
     if may_split and terms.keys() == {0, 1}:
@@ -160,14 +163,14 @@ def _as_expression(rows: dict[int | str, Tensor], x: Expression) -> Expression:
     return lazy
 
 
-def _layer(pairs: list[tuple[Tensor, Tensor]], bias: Tensor | None) -> Tensor:
-    """The sum of the layers of rows of the same nodes. Weights of the same rows are added up first."""
+def _layer(pairs: list[tuple[Tensor, Tensor]], bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The sum of the layers of rows of the same nodes, in a dtype. Weights of the same rows are added up first."""
     by_rows: dict[int, tuple[Tensor, Tensor]] = {}
     for x, weight in pairs:
         known = by_rows.get(id(x))
         by_rows[id(x)] = (x, weight if known is None else known[1] + weight)
     first, *others = by_rows.values()
-    out = F.linear(snapshot(first[0]), first[1], bias)
+    out = F.linear(snapshot(first[0]).to(dtype), first[1], bias)
     for x, weight in others:
-        out = out + F.linear(snapshot(x), weight)
+        out = out + F.linear(snapshot(x).to(dtype), weight)
     return out

@@ -6,6 +6,7 @@ the sum over the last dimension or the linear layer that reads it, see values.py
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.precision import may_mix
+from ..common.precision import may_mix, without_autocast
 from ..drop_in.gate import types_on
 from .expression import (
     BINARY,
@@ -28,6 +29,7 @@ from .expression import (
     WHERE,
     Expression,
     Op,
+    flat,
     is_of_edges,
     of_shape,
     of_strides,
@@ -194,18 +196,32 @@ def _selects(func: Any, args: Any, kwargs: Any) -> Op | None:
     return Op(func, args, kwargs, "where", message, shape, dtype, None, num_edges, strides)
 
 
+def uncast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
+    """A context in which an operator of these arguments extends expressions.
+
+    Autocast casts what is joined below autograd, where the cast has no history, and keeps what it casts of parameters. It is off
+    for that: torch.cat promotes by itself, to the same dtype.
+    """
+    lists = [x for x in (*args, *kwargs.values()) if isinstance(x, (list, tuple))]
+    joined = next((x for x in flat(lists) if isinstance(x, (Expression, Tensor))), None)
+    return contextlib.nullcontext() if joined is None else without_autocast(joined.device)
+
+
 def _joins(func: Any, args: Any, kwargs: Any) -> Op | None:
-    """Messages and rows of edges, joined along the last dimension."""
+    """Messages and rows of edges, joined along the last dimension; of fp32 and a half type together, as a PNAConv under autocast
+    joins features of nodes with those that a layer has made of edges."""
     parts, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
     message = next(x for x in parts if isinstance(x, Expression))
     rank = message.dim()
     if message.edge_dim != 0 or rank < 2 or dim not in (-1, rank - 1):
         return None
+    dtype = message.dtype
     for x in parts:
-        if not (_is_operand(x, message) and x.dtype is message.dtype and x.shape[:-1] == message.shape[:-1]):
+        if not (_is_operand(x, message) and x.shape[:-1] == message.shape[:-1] and may_mix(dtype, x.dtype)):
             return None
+        dtype = torch.promote_types(dtype, x.dtype)
     shape = (*message.shape[:-1], sum(x.shape[-1] for x in parts))
-    return Op(func, args, kwargs, "cat", message, shape, message.dtype, None, message.shape[0])
+    return Op(func, args, kwargs, "cat", message, shape, dtype, None, message.shape[0])
 
 
 def _stacks(func: Any, args: Any, kwargs: Any) -> Op | None:

@@ -215,3 +215,28 @@ def test_features_of_two_dtypes_are_joined_without_being_materialized(dtype, in_
     assert [x.dtype for x in found[1:4]] == [torch.float32, dtype, dtype]
     for a, b in zip(found, expected):
         torch.testing.assert_close(a.double(), b, rtol=3e-2, atol=3e-2 * b.abs().max().item())
+
+
+@pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("reads", ["difference", "joined", "edges"])
+def test_a_layer_of_a_difference_of_nearly_equal_features_is_exact_under_autocast(reads, x_dtype):
+    """The layers of both ends, rounded to half, would differ by their errors alone."""
+    width = {"difference": WIDTH, "joined": 2 * WIDTH, "edges": WIDTH + 2}[reads]
+    layer = torch.nn.Linear(width, 4, bias=False)
+
+    class Differences(theirs.MessagePassing):
+        def forward(self, x, e, layer):
+            return self.propagate(edges(), x=x, e=e, layer=layer)
+
+        def message(self, x_i, x_j, e, layer):
+            joined = {"difference": [x_i - x_j], "joined": [x_i - x_j, x_j - x_i], "edges": [x_i - x_j, e]}[reads]
+            return layer(torch.cat(joined, -1) if len(joined) > 1 else joined[0])
+
+    x = (100 + 0.5 * randn(NUM_NODES, WIDTH, seed=1)).to(x_dtype)
+    e = 0.1 * randn(NUM_EDGES, 2, seed=2).to(x_dtype)
+    expected = Differences()(x.double(), e.double(), copy.deepcopy(layer).double())
+    with halfgnn.pyg.accelerate(), torch.autocast("cpu", torch.bfloat16):
+        halfgnn.pyg.reset_stats()
+        found = Differences()(x, e, layer)
+    assert halfgnn.pyg.stats()["routed"], "messages are lowered"
+    torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2 * expected.abs().max().item())

@@ -19,12 +19,11 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._pytree import tree_leaves
 
 from ...common.autograd import LAZY
-from ...common.precision import may_mix
 from ...drop_in.checkpoint import is_backward
 from ...drop_in.compiled import leave_out, skip_frames
 from ...expressions.expression import Expression, Gather, Op, Softmax, version_of
 from ...expressions.propagation import Propagation
-from ...expressions.rules import extended
+from ...expressions.rules import extended, uncast
 from ...expressions.values import materialize, own_values
 from .accounts import accounts, fell_back
 
@@ -344,13 +343,13 @@ def extend(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     args = tuple(_mapped(_as_tensor, x) for x in args)
     if not any(True for _ in messages_in(args, kwargs)):
         return NotImplemented
-    if isinstance(args[0], (list, tuple)):
-        if (parts := _of_one_dtype(args[0])) is None:
-            return NotImplemented
-        args = (parts, *args[1:])
     _thread.is_extending = True
     try:
-        with torch._C.DisableTorchFunctionSubclass(), torch._C._AutoDispatchBelowADInplaceOrView():
+        with (
+            torch._C.DisableTorchFunctionSubclass(),
+            torch._C._AutoDispatchBelowADInplaceOrView(),
+            uncast(args, kwargs),
+        ):
             result = func(*args, **kwargs)
     except _NotExtended:
         return NotImplemented
@@ -371,16 +370,3 @@ def is_watched_or_transformed() -> bool:
 def _as_tensor(x: Any) -> Any:
     """A message that is only an ordinary tensor any more as that."""
     return x.materialized() if isinstance(x, Message) and x.expression() is None else x
-
-
-def _of_one_dtype(parts: list[Any] | tuple[Any, ...]) -> list[Any] | tuple[Any, ...] | None:
-    """What is joined in the dtype that PyTorch and autocast promote it to, fp32 if it is mixed with a half type; None: another.
-
-    It is cast here, where the cast has a history: autocast would cast below autograd, and keep parameters that it has cast.
-    """
-    first, *others = {x.dtype for x in parts if isinstance(x, Tensor)}
-    if not others:
-        return parts
-    if len(others) > 1 or not may_mix(first, others[0]):
-        return None
-    return type(parts)([x.float() for x in parts])
