@@ -6,12 +6,15 @@ import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, fx
 
 from ..common.fx_nodes import name_of, value_of
+from ..expressions.expression import Expression
 from ..expressions.propagation import Propagation, turned
 from ..graph import Graph
 from ..graphs_by_tensor.new_ids import copied_ids, is_cached
+from ..graphs_by_tensor.pairs import edges_of_pairs
 from ..graphs_by_tensor.traced import graph_of_edge_index, graph_of_pair, graph_of_row
 from .projections import Projections
 from .recognize import Index, Reduction, gather_of
@@ -56,6 +59,18 @@ class TracedEdges(Propagation):
     def projection_of(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
         return self.projections.of(rows)
 
+    def pairs(self, row: int, num_nodes: int, types: Tensor, of_types: TracedEdges, num_types: int) -> TracedRelations:
+        """The edges whose nodes of a row are pairs of a node and a type. types (E,), of_types: edges that they are the ids of."""
+        return TracedRelations(self, row, num_nodes, types, of_types, num_types)
+
+    def has(self, x: Expression, row: int) -> bool:
+        """Whether an expression is of these edges, and can be reduced into the nodes of a row."""
+        edges = x.propagation
+        return edges is self or (isinstance(edges, TracedRelations) and edges.origin is self and edges.row != row)
+
+    def _edge_index(self) -> Tensor:
+        return self._own(self.key)
+
     def _found(self, key: Any, make: Callable[[], T]) -> T:
         if key not in self._made:
             self._made[key] = make()
@@ -66,7 +81,7 @@ class TracedEdges(Propagation):
         return self._found(("ids", id(ids)), lambda: copied_ids(ids)) if self.is_new else ids
 
     def _graph(self, num_src: int, num_dst: int) -> Graph:
-        return graph_of_edge_index(self._own(self.key), num_src, num_dst, self.wraps)
+        return graph_of_edge_index(self._edge_index(), num_src, num_dst, self.wraps)
 
     def _graph_of_row(self, row: int, num_rows: int) -> Graph:
         return graph_of_row(self._own(self.key), row, num_rows, bool(self.wraps >> row & 1))
@@ -94,6 +109,25 @@ class TracedPairs(TracedEdges):
 
     def _graph_of_row(self, row: int, num_rows: int) -> Graph:
         return graph_of_row(self._own(self._ends[row]), -1, num_rows, bool(self.wraps >> row & 1))
+
+    def _edge_index(self) -> Tensor:
+        return self._found("edge_index", lambda: torch.stack(self._ends))
+
+
+class TracedRelations(TracedEdges):
+    """The edges of others, whose nodes of one row are pairs of a node and a type. See TracedEdges.pairs."""
+
+    __slots__ = ("origin", "row")
+
+    def __init__(
+        self, origin: TracedEdges, row: int, num_nodes: int, types: Tensor, of_types: TracedEdges, num_types: int
+    ) -> None:
+        wraps = (origin.wraps >> row & 1) | (of_types.wraps & 2)
+        args = origin._edge_index(), row, of_types._own(types), num_nodes, num_types, wraps
+        edge_index, key = edges_of_pairs(*args)
+        super().__init__(edge_index, False, origin.projections)
+        self.key, self.origin, self.row, self.wraps = key, origin, row, origin.wraps & ~(1 << row)
+        self.size[1 - row] = origin.size[1 - row]
 
 
 class GraphEdges:

@@ -212,10 +212,7 @@ class Lowering:
         operands = [self._expressions.get(x) for x in node.args]  # type: ignore[arg-type]
         if len(operands) != 2 or not relations.goes_by_relation(*operands) or not _is_worth(value_of(node)):
             return False
-        result = self._lowered(node, lambda: relations.multiplied(*operands), "bmm", value_of(node).dtype)
-        if result is not None:
-            self._replace(node, result)
-        return result is not None
+        return self._set(node, self._lowered(node, lambda: relations.multiplied(*operands), "bmm"))
 
     def _linear(self, node: fx.Node) -> bool:
         """A linear layer of an expression, of which nodes may compute the parts."""
@@ -229,16 +226,17 @@ class Lowering:
             w, b = value_of(weight), value_of(bias)
             return linear(lazy, w if name_of(node) == "linear" else w.t(), b)
 
-        result = self._lowered(node, lower, "linear")
-        if result is None:
-            return False
+        return self._set(node, self._lowered(node, lower, "linear"))
+
+    def _set(self, node: fx.Node, result: Tensor | expressions.Expression | None) -> bool:
+        """Whether a node was lowered: to a tensor, or to an expression of layers of nodes."""
         if isinstance(result, Tensor):
             self._replace(node, result)
-        else:
+        elif result is not None:
             self._expressions[node] = result
             if isinstance(result, expressions.Gather):
                 self._layers.add(result)
-        return True
+        return result is not None
 
     def _plain(self, node: fx.Node) -> None:
         """A node that reads no expression."""
@@ -340,7 +338,7 @@ class Lowering:
 
     def _rows_reduced(self, call: Reduction, lazy: Any, edges: TracedEdges, row: int) -> Tensor:
         src = value_of(call.src)
-        is_along = lazy is not None and lazy.propagation is edges and lazy.edge_dim == call.dim
+        is_along = lazy is not None and edges.has(lazy, row) and lazy.edge_dim == call.dim
         if is_along and has_rows_of(lazy, row, call.num_rows):
             return self._expression_reduced(call, lazy, row)
         if lazy is not None:

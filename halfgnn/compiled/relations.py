@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from ..expressions.expression import Expression, Gather
 from ..expressions.values import Evaluation, Rows
 
@@ -26,10 +23,11 @@ def _requires_grad(x: Expression) -> bool:
     return x.x.requires_grad if isinstance(x, Gather) else any(map(_requires_grad, x.operands()))
 
 
-def multiplied(rows: Any, matrices: Any) -> Tensor:
-    """The products (E, 1, D): rows of a table of those of each node with the matrix of each relation."""
+def multiplied(rows: Any, matrices: Any) -> Gather:
+    """The products (E, 1, D), as rows of a table of those of each node with the matrix of each relation."""
     value = Evaluation(rows).of(rows)
     assert isinstance(value, Rows)
-    table = torch.matmul(value.x.squeeze(1), matrices.x)  # (relations, nodes, D)
-    # By two indices, each of which is checked: a wrong node is not one of the next relation.
-    return table[matrices.ids, rows.propagation.ids(rows.row)].unsqueeze(1)
+    num_relations, inputs, outputs = matrices.x.shape
+    table = value.x.reshape(-1, inputs) @ matrices.x.transpose(0, 1).reshape(inputs, num_relations * outputs)
+    pairs = rows.propagation.pairs(rows.row, rows.num_rows, matrices.ids, matrices.propagation, num_relations)
+    return Gather(table.view(-1, 1, outputs), pairs, rows.row, pairs.ids(rows.row))

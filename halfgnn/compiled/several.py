@@ -78,7 +78,7 @@ def _is_constant(src: fx.Node, readers: set[fx.Node]) -> bool:
 
 def goes_along(lazy: Expression, edges: TracedEdges, row: int, num_rows: int) -> bool:
     """Whether an expression is of the edges, in its first dimension."""
-    return lazy.propagation is edges and lazy.edge_dim == 0 and has_rows_of(lazy, row, num_rows)
+    return edges.has(lazy, row) and lazy.edge_dim == 0 and has_rows_of(lazy, row, num_rows)
 
 
 def reduced(group: Group, rows: Tensor | Expression, edges: TracedEdges, row: int, num_rows: int) -> dict[str, Tensor]:

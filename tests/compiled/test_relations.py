@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from halfgnn import Graph
 from halfgnn.compiled import relations
+from halfgnn.graphs_by_tensor import edge_index, pairs, traced
 from tests import support
 from tests.support_compiled import compiled
 
@@ -36,6 +38,16 @@ def of_negative_types(x, weight, ids, types):
     return summed(torch.bmm(x[ids[0]].unsqueeze(1), weight[types - R]).squeeze(1), ids[1])
 
 
+def of_two_tensors(x, weight, ids, types):
+    src, dst = ids[0] + 0, ids[1] + 0  # not rows of one tensor
+    return summed(torch.bmm(x[src].unsqueeze(1), weight[types]).squeeze(1).relu(), dst)
+
+
+def weighted(x, weight, ids, types):
+    scores = x[ids[0], :1] - x[ids[1], :1]
+    return summed(torch.bmm(x[ids[0]].unsqueeze(1), weight[types]).squeeze(1) * scores, ids[1])
+
+
 def detached_matrices(x, weight, ids, types):
     matrices = weight[types].detach()
     return summed(torch.bmm(x[ids[0]].unsqueeze(1), matrices).squeeze(1), ids[1]) * weight.sum()
@@ -64,6 +76,8 @@ def transposed(x, weight, ids, types):
 COUNTS = {
     both_ends: 2,
     of_negative_types: 1,
+    of_two_tensors: 1,
+    weighted: 1,
     detached_matrices: 0,
     detached_rows: 0,
     without_gradients: 0,
@@ -96,3 +110,45 @@ def test_wrong_ids_are_not_those_of_another_relation(wrong, multiplied):
     with pytest.raises((IndexError, ValueError), match=r"out of|holds"):
         compiled(both_ends)(torch.randn(N, C), torch.randn(R, C, D), ids, types)
     assert multiplied
+
+
+def test_edges_of_pairs_are_made_and_sorted_once(monkeypatch):
+    """They are cached with the ids and the types, and made anew once either is modified in place."""
+    ids, types = torch.randint(N, (2, E)), torch.randint(R, (E,))
+    x, weight = torch.randn(N, C), torch.nn.Parameter(torch.randn(R, C, D))
+    step, made, make = compiled(both_ends), [], pairs.with_pairs
+
+    def run():
+        made.clear()
+        out = step(x, weight, ids, types)
+        out.sum().backward()
+        torch.testing.assert_close(out, both_ends(x, weight, ids, types), rtol=1e-4, atol=1e-4)
+
+    monkeypatch.setattr(pairs, "with_pairs", lambda *args: (made.append(args), make(*args))[1])
+    run()
+    assert len(made) == 2, "of sources and of destinations"
+    run()
+    sorted_edges = []
+    monkeypatch.setattr(Graph, "from_edges", lambda *args, **options: sorted_edges.append(args))
+    run()
+    assert not made and not sorted_edges
+    monkeypatch.undo()
+    monkeypatch.setattr(pairs, "with_pairs", lambda *args: (made.append(args), make(*args))[1])
+    types.copy_(types.flip(0))
+    run()
+    assert len(made) == 2
+
+
+def test_in_a_capture_edges_of_pairs_are_made_again_without_a_question(monkeypatch):
+    """A replay may find other ids in the same tensors. The capture is simulated."""
+    ids, types = torch.randint(N, (2, E)), torch.randint(R, (E,))
+    x, weight = torch.randn(N, C), torch.randn(R, C, D)
+    step = compiled(both_ends)
+    step(x, weight, ids, types)
+    for module in (edge_index, traced, pairs):
+        monkeypatch.setattr(module, "is_captured", lambda device: True)
+    for name in ("aminmax", "nonzero"):
+        monkeypatch.setattr(torch, name, lambda *args, **kwargs: pytest.fail("asks the device"))
+    ids.data.copy_(ids.flip(1))  # not counted
+    types.data.copy_((types + 1) % R)
+    torch.testing.assert_close(step(x, weight, ids, types), both_ends(x, weight, ids, types), rtol=1e-4, atol=1e-4)

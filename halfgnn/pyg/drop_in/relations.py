@@ -18,6 +18,7 @@ from ...expressions.propagation import Pairs, Propagation
 from ...expressions.values import Evaluation, Rows, materialize
 from ...graphs_by_tensor.edge_index import holds_ids_below
 from ...graphs_by_tensor.made_once import made_once
+from ...graphs_by_tensor.pairs import with_pairs
 from ...graphs_by_tensor.store import topology_of
 from .accounts import routed
 from .call import current
@@ -96,9 +97,8 @@ def _pairs(propagation: Propagation, row: int, weights: Gather, num_relations: i
     """The same edges, whose nodes of one row are pairs of a node and a relation."""
 
     def make() -> tuple[Tensor]:
-        pairs = propagation.edge_index.clone()
-        pairs[row].mul_(num_relations).add_(weights.ids)
-        return (pairs,)
+        edge_index = propagation.edge_index
+        return (with_pairs(edge_index, row, edge_index[row], weights.ids, num_relations),)
 
     key = topology_of(weights.propagation.edge_index), row, num_relations
     (pairs,) = made_once(topology_of(propagation.edge_index), key, make)
