@@ -39,6 +39,7 @@ class Program:
     is_bipartite: bool = False
     flow: str = "source_to_target"
     precision: str = "float64"
+    is_near: bool = False
     id_dtype: str = "int64"
     backward: bool = False
     ends_before: str | None = None
@@ -63,7 +64,10 @@ class Program:
         )
         batch = f"batch of {self.batch}, " if self.batch else ""
         sizes = f"# {batch}{nodes}, {self.num_edges} edges, width {self.width}, {self.aggr}, {self.style}, {self.flow}"
-        ways = f"# {self.precision}, ids of {self.id_dtype}, {'.backward()' if self.backward else 'autograd.grad()'}"
+        near = "of nearly equal features, " if self.is_near else ""
+        ways = (
+            f"# {self.precision}, {near}ids of {self.id_dtype}, {'.backward()' if self.backward else 'autograd.grad()'}"
+        )
         return f"{sizes}\n{ways}, the drop-in ends before {self.ends_before}\n{self.source()}"
 
 
@@ -89,6 +93,7 @@ class Draw:
             program.batch = BATCH
         if self.happens(0.15):
             program.precision = pick(("autocast", "autocast", "float32", "bfloat16"))
+            program.is_near = program.precision == "autocast" and self.happens(0.5)
         program.id_dtype = pick(("int64", "int64", "int64", "int32")) if style == "propagate" else "int64"
         self.rows: tuple[int, ...] = (BATCH, num_edges) if program.batch else (num_edges,)
         self.edge_dim = len(self.rows) - 1

@@ -10,7 +10,8 @@ from .draw import Program
 
 _PLAIN = {
     "flow": "source_to_target", "batch": 0, "is_bipartite": False, "id_dtype": "int64", "backward": False, "update": "e",
-    "ends_before": None, "precision": "float64", "style": "propagate", "aggr": "sum", "result": "x_j", "has_ties": False,
+    "ends_before": None, "precision": "float64", "is_near": False,
+    "style": "propagate", "aggr": "sum", "result": "x_j", "has_ties": False,
 }  # fmt: skip
 
 

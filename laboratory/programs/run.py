@@ -170,7 +170,10 @@ def _inputs(program: Program, seed: int, dtype: torch.dtype) -> list[Tensor]:
     (num_src, num_dst), num_edges, f = program.num_nodes, program.num_edges, program.width
     batch = (program.batch,) if program.batch else ()
     shapes = [(*batch, num_src, f), (*batch, num_dst, f), (num_edges, f), (num_edges, 1), (f,), (f, f)]
-    made = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+    made = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    if program.is_near:
+        made[:2] = [16 + 0.1 * x for x in made[:2]]
+    made = [x.to(dtype) for x in made]
     rows = [torch.randint(n, (num_edges,), generator=generator) for n in program.num_nodes]
     return [torch.stack(rows), *made]
 

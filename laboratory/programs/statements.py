@@ -180,7 +180,7 @@ def _linear(d: Draw) -> None:
 
 def _weighed_joined(d: Draw) -> None:
     """A linear layer of what is joined, as in EdgeConv."""
-    first = d.random.choice(("x_i", "x_j", "x_j * w"))
+    first = d.random.choice(("x_i", "x_j", "x_j * w", "x_i - x_j"))
     second = d.random.choice(("x_j - x_i", "x_j", "x_i", "x_j.tanh()"))
     d.add(f"torch.nn.functional.linear(torch.cat([{first}, {second}], -1), torch.cat([m, m], -1))", d.shapes["x_j"])
 
