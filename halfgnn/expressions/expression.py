@@ -314,6 +314,18 @@ def of_strides(x: Expression | Tensor) -> Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
 
+def of_own_strides(x: Expression, values: Tensor) -> Tensor:
+    """values, laid out as PyTorch's operators lay them out."""
+    if x.is_contiguous():
+        return values.contiguous()
+    if values.stride() == x.strides:
+        return values
+    strides = x.stride()
+    for dim, stride in enumerate(strides):  # of what is expanded, one place is written
+        values = values.narrow(dim, 0, 1) if stride == 0 and x.shape[dim] > 1 else values
+    return torch.empty_strided(values.shape, strides, dtype=x.dtype, device=x.device).copy_(values).expand(x.shape)
+
+
 def strides_like(x: Expression | Tensor, memory_format: torch.memory_format | None = None) -> tuple[int, ...] | None:
     """The strides of what an operator makes of every value of x by itself; None if it is contiguous."""
     if x.is_contiguous():

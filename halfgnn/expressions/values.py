@@ -39,6 +39,7 @@ from .expression import (
     is_negated,
     is_of_edges,
     modified_error,
+    of_own_strides,
 )
 from .rows import gathered_rows
 
@@ -448,7 +449,7 @@ def materialize(x: Expression) -> Tensor:
     if known is not None:
         return known
     with torch.set_grad_enabled(x.requires_grad), without_autocast(x.device):
-        x.put(_of_own_strides(x, _materialized(x)))
+        x.put(of_own_strides(x, _materialized(x)))
     assert x.cache.values is not None
     return x.cache.values
 
@@ -486,12 +487,3 @@ def shared_values(x: Expression) -> Tensor:
             materialize(y)
             y.cache.is_shared = True
     return materialize(x)
-
-
-def _of_own_strides(x: Expression, values: Tensor) -> Tensor:
-    """values, laid out as PyTorch's operators lay them out."""
-    if x.is_contiguous():
-        return values.contiguous()
-    if values.stride() == x.strides:
-        return values
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(values)

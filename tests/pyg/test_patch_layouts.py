@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.aggr import SoftmaxAggregation
 from torch_geometric.utils import scatter, softmax
 
 import halfgnn.pyg
@@ -78,6 +79,23 @@ def test_results_are_contiguous(name, aggr, is_transposed):
         out[:, 0] = 5
         out.relu_()
     torch.testing.assert_close(actual.view(-1), expected.view(-1))
+
+
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_what_is_expanded_is_materialized(has_gradients):
+    """The places of a new dimension share their memory."""
+    x, edge_index, w = inputs(24, 60)
+    layer = Layer(lambda x_i, x_j, w: x_j.unsqueeze(2).expand(-1, -1, 3), SoftmaxAggregation())
+
+    def run():
+        leaf = x.clone().requires_grad_(has_gradients)
+        out = layer(leaf, edge_index, w)
+        return [out, *(torch.autograd.grad(out.sin().sum(), leaf) if has_gradients else ())]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        for actual, wanted in zip(run(), expected, strict=True):
+            torch.testing.assert_close(actual, wanted)
 
 
 @pytest.mark.parametrize("name", ["slice", "transposed", "expanded"])
