@@ -72,7 +72,20 @@ def both(first, second):
     return function
 
 
+def written_through_data(view):
+    """A message of which an ordinary view is written to, which PyTorch does not count."""
+
+    def function(x_i, x_j, d_i, d_j, w):
+        view(x_j).data.mul_(2)
+        return x_j
+
+    return function
+
+
 VIEWS = {
+    "columns written through data": written_through_data(lambda x: x.unfold(1, 2, 2)),
+    "part written through data": written_through_data(lambda x: x.tensor_split(2, 1)[1]),
+    "view of a view written through data": written_through_data(lambda x: x.view(-1, 2, 4).unfold(1, 1, 1)),
     "transposed": lambda x_i, x_j, d_i, d_j, w: x_j.view(-1, 2, 4).transpose(1, 2).reshape(-1, WIDTH).sinh(),
     "transposed edges": lambda x_i, x_j, d_i, d_j, w: (x_j * w).view(-1, 2, 4).transpose(1, 2).flatten(1).cumsum(1),
     "repeated": lambda x_i, x_j, d_i, d_j, w: (x_j * w).unsqueeze(1).expand(-1, 3, -1).flatten(1),

@@ -134,6 +134,12 @@ class Message(Tensor):
         if self.viewed is not None:
             self.viewed.before_write()
 
+    def note_view(self) -> None:
+        """Makes it an ordinary tensor, of which there is an ordinary view. Who writes to the view's .data is not counted."""
+        self._is_modified = True
+        if self.viewed is not None:
+            self.viewed.note_view()
+
     def detached(self) -> Message:
         return Message.of(self.lazy.detached(), self, Tensor.detach)
 
@@ -260,12 +266,24 @@ def on_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     result = func(*_replaced(tuple(args), values), **_replaced(kwargs, values))
     if name == "__set__":
         args[0]._is_modified = True
+    for x in messages.values():
+        if _has_view_in(result, x.tensor):
+            x.note_view()
     if not may_write:
         return result
     return next((x for key, x in messages.items() if values[key] is result), result)
 
 
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+def _has_view_in(result: Any, values: Tensor | None) -> bool:
+    """Whether a result of values, or one of several, is a view of their memory."""
+    if isinstance(result, (list, tuple)):
+        return any(_has_view_in(x, values) for x in result)
+    if not isinstance(result, Tensor) or values is None or not result._is_view():
+        return False
+    return result._base is (values if values._base is None else values._base)
 
 
 def _replaced(x: Any, values: dict[int, Tensor]) -> Any:
