@@ -28,6 +28,9 @@ REFUSED = {
 }
 
 
+_WITHOUT_HISTORY = "view was created in no_grad mode", "element 0 of tensors does not require grad"
+
+
 def fault(program: Program, seed: int) -> str | None:
     """How a program differs under the drop-in, in words; None if it does not."""
     order, fuse = seed % 3, (None, True, False)[seed // 3 % 3]
@@ -144,16 +147,21 @@ def _rounding(program: Program, a: Tensor, b: Tensor, truth: Tensor) -> str | No
 
 
 def _is_known(program: Program, actual: tuple[type, str] | None, expected: tuple[type, str] | None) -> bool:
-    if expected is not None:
-        is_alike = actual is not None and actual[0] is expected[0]
-        of_blocks = "view was created in no_grad mode", "element 0 of tensors does not require grad"
-        if _has_blocks(program) and any(words in expected[1] for words in of_blocks):
-            return True  # what is made of a message in a block without gradients has no history
-        # Features may be written to under the drop-in.
-        return is_alike or any(words in expected[1] for words in ("inplace operation", "has been modified inplace"))
     source = program.source()
-    assert actual is not None
-    return any(words in actual[1] and any(x in source for x in uses) for words, uses in REFUSED.items())
+    if actual is not None:
+        if any(words in actual[1] and any(x in source for x in uses) for words, uses in REFUSED.items()):
+            return True
+        if expected is None:  # views that PyTorch makes without gradients say that they require one
+            return _has_blocks(program) and "none of output has requires_grad=True" in actual[1]
+    assert expected is not None
+    if actual is not None and actual[0] is expected[0]:
+        return True
+    if _has_blocks(program) and any(words in expected[1] for words in _WITHOUT_HISTORY):
+        return True  # what is made of a message in a block without gradients has no history
+    if "doubled(" in source and "NoneType" in expected[1]:
+        return True  # a hook that PyTorch calls without a gradient
+    # Features may be written to under the drop-in.
+    return any(words in expected[1] for words in ("inplace operation", "has been modified inplace"))
 
 
 def _said(error: tuple[type, str] | None) -> str:
