@@ -111,7 +111,9 @@ class Expression:
         values = self.cache.values
         if values is None or values.is_inference() or values._version != self.cache.version:
             return None
-        return values if values.requires_grad or not self.requires_grad else None
+        if values.requires_grad == self.requires_grad:
+            return values
+        return None if self.requires_grad else values.detach()
 
 
 class Cache:

@@ -41,6 +41,7 @@ def weights_written(message, weights):
         (lambda message, weights: message * weights, 1),
         (lambda message, weights: (message * weights).sum(-1, keepdim=True), 1),
         (lambda message, weights: message.detach() * weights, 1),
+        (lambda message, weights: (message.sinh(), message.detach() * weights)[1], 1),
         (lambda message, weights: weights.detach() * message, 1),
         (message_written, None),
         (weights_written, 1),
@@ -61,3 +62,22 @@ def test_a_message_is_materialized_once_for_its_weights_and_their_product(functi
         assert_same(run(), expected)
     if materialized is not None:
         assert halfgnn.pyg.stats()["routed"]["gsddmm:u_add_e"] == 2 * materialized  # with a gradient and without
+
+
+def test_a_detached_message_that_was_read_has_no_gradient():
+    class Detached(torch_geometric.nn.MessagePassing):
+        def __init__(self):
+            super().__init__(aggr=torch_geometric.nn.SoftmaxAggregation())
+
+        def forward(self, x, edge_index):
+            return self.propagate(edge_index, x=x)
+
+        def message(self, x_j):
+            return (x_j.detach(), x_j.sinh())[0]
+
+    x = randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+    expected = Detached()(x, edges())
+    with halfgnn.pyg.accelerate():
+        out = Detached()(x, edges())
+    assert not out.requires_grad and not expected.requires_grad
+    torch.testing.assert_close(out, expected)

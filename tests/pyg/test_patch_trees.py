@@ -82,7 +82,17 @@ def written_through_data(view):
     return function
 
 
+def hooked_after_a_view(x_i, x_j, d_i, d_j, w):
+    """The hook sees the gradients of what was made of the message before an ordinary view of it was."""
+    made = x_j + 1
+    x_j.unfold(1, 2, 2)
+    if x_j.requires_grad:
+        x_j.register_hook(lambda grad: 2 * grad)
+    return made
+
+
 VIEWS = {
+    "hook after a view": hooked_after_a_view,
     "columns written through data": written_through_data(lambda x: x.unfold(1, 2, 2)),
     "part written through data": written_through_data(lambda x: x.tensor_split(2, 1)[1]),
     "view of a view written through data": written_through_data(lambda x: x.view(-1, 2, 4).unfold(1, 1, 1)),

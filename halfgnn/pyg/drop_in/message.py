@@ -62,6 +62,7 @@ class Message(Tensor):
     former: Tensor | None
     _version_made: int | None
     _is_modified: bool
+    _has_view: bool
 
     @staticmethod
     def of(
@@ -71,12 +72,20 @@ class Message(Tensor):
             Message, lazy.shape, lazy.strides, dtype=lazy.dtype, device=lazy.device
         )
         message.lazy, message.viewed, message.make_view = lazy, viewed, make_view
-        message.tensor, message.former, message._version_made, message._is_modified = None, None, None, False
+        message.tensor, message.former, message._version_made = None, None, None
+        message._is_modified = message._has_view = False
         return message
 
     def expression(self) -> Expression | None:
-        """What is computed; None if its values were modified in place, or its features: then it is an ordinary tensor."""
-        return self.lazy if self._is_unmodified() and self.lazy.is_current() else None
+        """What is computed; None if its values were modified in place, or its features: then it is an ordinary tensor.
+
+        So it is if it has an ordinary view: who writes to the view's .data is not counted.
+        """
+        return self.lazy if not self._has_view and self._holds() else None
+
+    def _holds(self) -> bool:
+        """Whether its values and its features are those that it was made with."""
+        return self._is_unmodified() and self.lazy.is_current()
 
     def _is_unmodified(self) -> bool:
         tensor = self.tensor
@@ -118,7 +127,7 @@ class Message(Tensor):
                 f"a message {tuple(lazy.shape)} was reduced without being materialized, so that its gradient is not known; call "
                 "its retain_grad() before it is used"
             )
-        if lazy.requires_grad and not lazy.cache.is_observed and self.expression() is not None:
+        if lazy.requires_grad and not lazy.cache.is_observed and self._holds():
             if self.viewed is None or lazy.cache.is_shared:  # what was made of the values before is watched too
                 self.tensor = materialize(lazy)
                 self._version_made = version_of(self.tensor)
@@ -135,8 +144,8 @@ class Message(Tensor):
             self.viewed.before_write()
 
     def note_view(self) -> None:
-        """Makes it an ordinary tensor, of which there is an ordinary view. Who writes to the view's .data is not counted."""
-        self._is_modified = True
+        """Notes that an ordinary tensor is a view of its values."""
+        self._has_view = True
         if self.viewed is not None:
             self.viewed.note_view()
 
