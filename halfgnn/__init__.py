@@ -14,6 +14,7 @@ from .common.malloc import keep_memory
 from .graph import Graph
 from .heterograph import HeteroGraph
 from .node_order import Reordering, locality, reorder
+from .tiles import tiled
 
 __version__ = "0.2.0"
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "ops",
     "reference",
     "reorder",
+    "tiled",
 ]
 
 

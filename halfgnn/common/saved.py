@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,14 +15,15 @@ class SavedMemory:
     halfgnn.pyg's drop-in has no memory of its own: what it would be made of is counted, and its values if they are there.
 
     at_end: count only what is still saved when the block ends, in which the caller has to keep the results. What autograd
-    notes of messages that are never materialized is gone by then.
+    notes of messages that are never materialized is gone by then. beside: further tensors that the caller keeps. num_edges: count
+    only tensors of so many rows, in some shape.
     """
 
-    def __init__(self, at_end: bool = False) -> None:
-        self._at_end = at_end
+    def __init__(self, at_end: bool = False, beside: Sequence[Tensor] = (), num_edges: int = 1) -> None:
+        self._at_end, self._num_edges = at_end, num_edges
         self._notes: list[weakref.ref[_Saved]] = []
         self._saved: dict[int, torch.UntypedStorage] = {}  # by address; kept alive, so that no address is used again
-        self._leaves: set[int] = set()
+        self._kept = {_address(x) for x in beside}  # of the caller
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
 
     def __enter__(self) -> SavedMemory:
@@ -53,16 +55,24 @@ class SavedMemory:
             return
         whole = tensor if tensor._base is None else tensor._base
         storage = tensor.untyped_storage()
-        # Tensors may share memory until one of them is written to; asking a storage for its address would count as writing.
-        address = torch._C._data_address(tensor) - tensor.storage_offset() * tensor.element_size()  # type: ignore[attr-defined]
+        address = _address(tensor)
         if whole.is_leaf and whole.requires_grad:
-            self._leaves.add(address)
-        elif tensor.is_floating_point():
+            self._kept.add(address)
+        elif tensor.is_floating_point() and tensor.numel() % self._num_edges == 0:
             self._saved[address] = storage
 
     @property
+    def bytes(self) -> int:
+        return sum(s.nbytes() for address, s in self._saved.items() if address not in self._kept)
+
+    @property
     def mebibytes(self) -> float:
-        return sum(s.nbytes() for address, s in self._saved.items() if address not in self._leaves) / 2**20
+        return self.bytes / 2**20
+
+
+def _address(x: Tensor) -> int:
+    """Of its storage. Tensors may share memory until one is written to; asking a storage would count as writing."""
+    return torch._C._data_address(x) - x.storage_offset() * x.element_size()  # type: ignore[attr-defined]
 
 
 class _Saved:

@@ -29,7 +29,7 @@ def as_option(name: str, value: Any, *values: bool | None) -> Any:
 class _Block:
     """A block of accelerate(), and the parts of the drop-in that it asks for."""
 
-    def __init__(self, parts: list[str]) -> None:
+    def __init__(self, parts: list[Any]) -> None:
         self.parts, self.is_open = parts, True
 
 
@@ -42,6 +42,7 @@ class Switch:
             block asks for it.
         restored: called when all operators have been restored.
         shared: name of an option -> stand-ins that it shares with other drop-ins, and their user.
+        values: name of an option that has a value -> what binds the value. The last value that is asked for is on.
     """
 
     _all: ClassVar[list[Switch]] = []
@@ -52,17 +53,19 @@ class Switch:
         options: dict[str, Callable[[Bindings], None]],
         restored: Callable[[], None] = lambda: None,
         shared: dict[str, tuple[Shared, Any]] | None = None,
+        values: dict[str, Callable[[Any], Callable[[Bindings], None]]] | None = None,
     ) -> None:
-        self._installers = {ALWAYS: install, **options}
-        self._bindings = {part: Bindings() for part in self._installers}
+        self._values = values or {}
+        self._installers: dict[Any, Callable[[Bindings], None]] = {ALWAYS: install, **options}
+        self._bindings: dict[Any, Bindings] = {part: Bindings() for part in self._installers}
         self._restored = restored
         self._shared = {ALWAYS: (CHECKPOINTS, self), **(shared or {})}
         self._lock = threading.RLock()
-        self._patched: set[str] = set()  # parts that patch() has asked for
+        self._patched: set[Any] = set()  # parts that patch() has asked for
         self._open: list[_Block] = []  # blocks of accelerate()
         self._all.append(self)
 
-    def patch(self, **options: bool | None) -> None:
+    def patch(self, **options: Any) -> None:
         """options: False asks for one to be off, which it cannot be if it is on; None asks for nothing."""
         with self._lock:
             self._warn(options)
@@ -78,7 +81,7 @@ class Switch:
             self._restore_unused()
 
     @contextlib.contextmanager
-    def accelerate(self, *, is_again: bool = False, **options: bool | None) -> Iterator[None]:
+    def accelerate(self, *, is_again: bool = False, **options: Any) -> Iterator[None]:
         """is_again: the drop-in was on with these options before. Modules that were imported since are not searched for names."""
         block = _Block(self._parts(options))
         with self._lock:
@@ -118,14 +121,20 @@ class Switch:
                 stack.enter_context(switch.suspended())
             yield
 
-    def active(self) -> dict[str, bool] | None:
+    def active(self) -> dict[str, Any] | None:
         """The options that are on, as accelerate() takes them; None if the drop-in is off."""
         with self._lock:
             if not self._is_used(ALWAYS):
                 return None
-            return {part: self._is_used(part) for part in self._installers if part != ALWAYS}
+            options: dict[str, Any] = {}
+            for part in self._installers:
+                if isinstance(part, tuple):
+                    options |= {part[0]: part[1]} if self._is_used(part) else {}
+                elif part != ALWAYS:
+                    options[part] = self._is_used(part)
+            return options
 
-    def _warn(self, options: dict[str, bool | None]) -> None:
+    def _warn(self, options: dict[str, Any]) -> None:
         for name, is_wanted in options.items():
             if is_wanted is False and self._is_used(name):
                 warnings.warn(
@@ -134,14 +143,23 @@ class Switch:
                     stacklevel=4,  # who called patch() of the drop-in, or entered accelerate()
                 )
 
-    @staticmethod
-    def _parts(options: dict[str, bool | None]) -> list[str]:
-        return [ALWAYS, *(name for name, is_wanted in options.items() if is_wanted)]
+    def _parts(self, options: dict[str, Any]) -> list[Any]:
+        """A part of an option that has a value is the pair of both."""
+        parts: list[Any] = [ALWAYS]
+        for name, value in options.items():
+            if not value:
+                continue
+            part = (name, value) if name in self._values else name
+            with self._lock:
+                if part not in self._installers:
+                    self._installers[part], self._bindings[part] = self._values[name](value), Bindings()
+            parts.append(part)
+        return parts
 
-    def _is_used(self, part: str) -> bool:
+    def _is_used(self, part: Any) -> bool:
         return part in self._patched or any(part in block.parts for block in self._open)
 
-    def _install(self, parts: list[str], is_again: bool = False) -> None:
+    def _install(self, parts: list[Any], is_again: bool = False) -> None:
         try:
             for part in parts:
                 bindings = self._bindings[part]

@@ -22,7 +22,7 @@ LAYERS = (
     ("halfgnn.heterograph",),
     ("halfgnn.graph_argument",),
     ("halfgnn.node_order",),
-    ("halfgnn.ops",),
+    ("halfgnn.ops", "halfgnn.tiles"),
     ("halfgnn.graphs_by_tensor",),
     ("halfgnn.nn", "halfgnn.drop_in"),
     ("halfgnn.expressions",),

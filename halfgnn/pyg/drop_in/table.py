@@ -16,6 +16,7 @@ from ...drop_in.products import READERS, STAND_INS, installer, is_fp32
 from ...drop_in.stand_ins import Bindings
 from ...drop_in.switch import Switch, as_option
 from ...drop_in.table import Row, Table
+from ...tiles.sizes import checked_tile
 from . import functions  # noqa: F401
 from .accounts import accounts
 from .adapters import (
@@ -30,6 +31,7 @@ from .adapters import (
     sizes,
     softmax,
     spmm,
+    tiles,
 )
 from .message import Message, guard_autograd, on_tensors
 from .options import ON
@@ -62,6 +64,7 @@ TABLE = [
     Row(nn.TransformerConv, "forward", attention_modules.transformer_conv, "fuse"),
     Row(nn.EdgeConv, "forward", edge_networks.edge_conv, "fuse"),
     Row(schnet.CFConv, "forward", edge_networks.cf_conv, "fuse"),
+    Row(nn.MessagePassing, "_set_jittable_templates", tiles.set_templates, "tiles"),
     Row("torch", "index_select", indexing.index_select),
     Row(Tensor, "index_select", indexing.index_select_of_tensor),
     Row(Tensor, "__getitem__", indexing.getitem),
@@ -81,7 +84,9 @@ TABLE = [
 ]
 
 
-def patch(fuse: bool | None = None, half: bool = False, products: str | None = None) -> None:
+def patch(
+    fuse: bool | None = None, half: bool = False, products: str | None = None, tile: int | str | None = None
+) -> None:
     """Routes torch_geometric's message passing through halfgnn, in the whole process, until :func:`unpatch`.
 
     Results are torch_geometric's, up to what docs/pyg.md says, and have its dtypes. A second call can only add options: fuse=False
@@ -99,11 +104,15 @@ def patch(fuse: bool | None = None, half: bool = False, products: str | None = N
         products: "fp32" makes matrix products of halves on the CPU in fp32 and rounds their results once, if products of that half
             type are slow on this processor: those of torch.nn.functional.linear, torch.matmul and ``@``, torch.mm and torch.addmm,
             in the whole process. Under autocast weights are not rounded. None leaves them to PyTorch.
+        tile: a cap of the memory of edges: the most edges whose messages exist at a time, their size such as "512MiB", or "auto", a
+            quarter of the free memory. Modules whose messages are materialized are run on tiles of destinations, and again in the
+            backward, see :func:`halfgnn.tiled`. None runs them at once.
 
     Raises:
-        ValueError: fuse is not None, True or False; half is not True or False; products is neither None nor "fp32".
+        TypeError, ValueError: fuse is not None, True or False; half is not True or False; products is neither None nor "fp32"; tile
+            is none of the above.
     """
-    _switch.patch(**_chosen(fuse, half, products))
+    _switch.patch(**_chosen(fuse, half, products, tile))
 
 
 def unpatch() -> None:
@@ -112,23 +121,25 @@ def unpatch() -> None:
 
 
 def accelerate(
-    fuse: bool | None = None, half: bool = False, products: str | None = None
+    fuse: bool | None = None, half: bool = False, products: str | None = None, tile: int | str | None = None
 ) -> contextlib.AbstractContextManager[None]:
     """:func:`patch` for a ``with`` block or a decorated function.
 
     Like patch() it acts on the whole process: other threads are routed too while a block is open. Blocks may be nested and may
     overlap. To enter and leave one takes milliseconds: it belongs around a loop, not into it.
     """
-    return _switch.accelerate(**_chosen(fuse, half, products))
+    return _switch.accelerate(**_chosen(fuse, half, products, tile))
 
 
-def _chosen(fuse: Any, half: Any, products: Any) -> dict[str, Any]:
+def _chosen(fuse: Any, half: Any, products: Any, tile: Any) -> dict[str, Any]:
     """The options as a Switch takes them."""
     return {
         "fuse": as_option("fuse", fuse, None, True, False) is not False,
         "fuse_all": fuse or None,
         "half": as_option("half", half, True, False) or None,
         "products": is_fp32(products) or None,
+        "tiles": True if tile is not None else None,
+        "tile": None if tile is None else checked_tile(tile),
     }
 
 
@@ -146,8 +157,18 @@ def _installer(option: str) -> Callable[[Bindings], None]:
     return install
 
 
+def _install_tiles(bindings: Bindings) -> None:
+    tiles.install(bindings)
+    _table.bind(bindings, "tiles")
+
+
+def _set_tile(tile: int | str) -> Callable[[Bindings], None]:
+    return lambda bindings: bindings.bind(ON, "tile", tile)
+
+
 READERS[Message] = lambda message: message.materialized()  # type: ignore[attr-defined]
 _table = Table(TABLE)
 _options = {option: _installer(option) for option in ("fuse", "fuse_all", "half")}
 _options["products"] = installer(accounts)
-_switch = Switch(_install, _options, _table.restored, {"products": (STAND_INS, accounts)})
+_options["tiles"] = _install_tiles
+_switch = Switch(_install, _options, _table.restored, {"products": (STAND_INS, accounts)}, {"tile": _set_tile})

@@ -1,0 +1,89 @@
+"""``MessagePassing.propagate`` and ``edge_updater`` of all classes under patch(tile=...)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch_geometric.nn import MessagePassing
+
+from ....drop_in.gate import Reason
+from ....drop_in.stand_ins import Bindings, stand_in
+from ....drop_in.stand_ins import Route as Original
+from ..accounts import fell_back, routed
+from ..gate import FallBack
+from ..options import ON
+from ..tiles import Step, in_tiles, is_in_tile, propagation_step, update_step
+
+
+def _propagate(original: Original, self: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+    if ON.tile is None or args or is_in_tile():
+        return original(self, edge_index, *args, **kwargs)
+    try:
+        of_update = _arguments_of_update(self, kwargs)
+        out = _tiled("propagate", self, propagation_step(self), edge_index, kwargs)
+    except FallBack as left:
+        fell_back["tile:propagate", left.reason] += 1
+        return original(self, edge_index, **kwargs)
+    return self.update(out, **of_update)
+
+
+def _edge_updater(original: Original, self: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+    if ON.tile is None or args or is_in_tile():
+        return original(self, edge_index, *args, **kwargs)
+    try:
+        return _tiled("edge_updater", self, update_step(self), edge_index, kwargs)
+    except FallBack as left:
+        fell_back["tile:edge_updater", left.reason] += 1
+        return original(self, edge_index, **kwargs)
+
+
+def _tiled(name: str, conv: Any, step: Step, edge_index: Any, kwargs: dict[str, Any]) -> Any:
+    assert ON.tile is not None
+    rest = {key: x for key, x in kwargs.items() if key != "size"}
+    out = in_tiles(conv, step, edge_index, kwargs.get("size"), rest, ON.tile)
+    routed[f"tile:{name}"] += 1
+    return out
+
+
+def _arguments_of_update(conv: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    names = conv.inspector.get_param_names("update")
+    if any(name in conv.special_args or name[-2:] in ("_i", "_j") for name in names):
+        raise FallBack(Reason.UPDATE_OF_EDGES)
+    return {name: kwargs[name] for name in names if name in kwargs}
+
+
+def install(bindings: Bindings) -> None:
+    """Binds the methods of all classes, which torch_geometric makes for each; and of those that are made from here on."""
+    global _bindings
+    _bindings = bindings
+    for owner in _classes(MessagePassing):
+        _bind(owner)
+
+
+_bindings: Bindings | None = None
+_METHODS = {"propagate": _propagate, "edge_updater": _edge_updater}
+
+
+def set_templates(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """``MessagePassing._set_jittable_templates``, which makes the methods of a class with its first module."""
+    result = original(self, *args, **kwargs)
+    if ON.tile is not None:
+        _bind(type(self))
+    return result
+
+
+def _bind(owner: type) -> None:
+    assert _bindings is not None
+    for name, adapter in _METHODS.items():
+        method = vars(owner).get(name)
+        if method is not None and not hasattr(method, "__halfgnn_tile__"):
+            new = stand_in(method, adapter)
+            new.__halfgnn_tile__ = True
+            _bindings.bind(owner, name, new)
+
+
+def _classes(owner: Any) -> Iterator[Any]:
+    yield owner
+    for inner in owner.__subclasses__():
+        yield from _classes(inner)

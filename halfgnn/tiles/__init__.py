@@ -1,0 +1,5 @@
+"""Functions of edges in tiles of destinations: what they make per edge is dropped after each tile, and made again for gradients."""
+
+from .tiled import tiled
+
+__all__ = ["tiled"]
