@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ __all__ = [
     "give_back",
     "is_lacking",
     "needed_bytes",
+    "peak_of_allocations",
     "release",
     "resident_bytes",
 ]
@@ -76,6 +78,20 @@ class Peak:
         highest = torch.cuda.max_memory_allocated() if self.on_gpu else _resident("VmHWM")
         if self._before is not None and highest is not None:
             self.bytes = highest - self._before
+
+
+def peak_of_allocations(step: Callable[[], object]) -> int:
+    """The most bytes that PyTorch has allocated for tensors on the CPU during a step, beside those before it. What the C library
+    keeps of freed memory is not counted."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        step()
+    events = [x for x in profiler.profiler.kineto_results.events() if x.name() == "[memory]"]
+    total = peak = 0
+    for event in sorted(events, key=lambda x: x.start_ns()):
+        total += event.nbytes()
+        peak = max(peak, total)
+    return peak
 
 
 def _reset_high_water() -> bool:

@@ -34,11 +34,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--only", nargs="+", metavar="NAME", default=[], help="programs whose name has NAME in it, whatever the case")
     add("--leave-out", nargs="+", metavar="NAME", default=[], help="programs that are not run, by their whole names")
     add("--fuse", action="store_true", help="also with accelerate(fuse=True)")
-    add("--memory", action="store_true", help="also what autograd keeps, and a step's peak on a GPU")
+    add("--memory", action="store_true", help="also what autograd keeps, and the peak of what a step allocates")
+    add("--tile", type=_tile, help='also with accelerate(tile=...): edges, or a size such as "64MiB"')
     add("--list", action="store_true", help="print the names")
     add("--quick", action="store_true", help="a smoke test: almost no repetition")
     add("--budget", type=float, help="seconds per program, dtype and backend (0.4, GPU: 0.06)")
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/programs.csv")
+
+
+def _tile(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
 
 
 def add_compiled_options(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         print("\n".join(program.name for program in programs))
         return 0
-    asked = measure.Options(_effort(options), options.fuse, options.memory)
+    asked = measure.Options(_effort(options), options.fuse, options.memory, options.tile)
     source = measure.source_of(["programs", *sys.argv[2:]], options.device)
     found, failed = [], []
     before = torch.get_num_threads()

@@ -38,6 +38,7 @@ SIZES = {
         Size("tiny", 30, 90),
         Size("medium", 3_000, 45_000),
         Size("large", 20_000, 400_000),
+        Size("dense", 20_000, 4_000_000),
         Size("huge", 170_000, 2_400_000),  # for a GPU
         Size("new", 800, 1_760, is_new=True, graphs=32),
         Size("new_tiny", 30, 90, is_new=True),

@@ -37,6 +37,7 @@ class Options:
     effort: Effort
     fuse: bool = False
     memory: bool = False
+    tile: int | str | None = None
 
 
 def clock(device: str) -> HostClock:
@@ -59,12 +60,12 @@ def _kept(step: Step, **context: Any) -> int:
     return round(kept.mebibytes * 2**20)
 
 
-def _peak(step: Step, **context: Any) -> int | None:
-    """The most bytes that a step has on the GPU beside what was there before; None on a CPU."""
-    if step.data.x.device.type != "cuda":
-        return None
+def _peak(step: Step, **context: Any) -> int:
+    """The most bytes that a step allocates beside what was there before."""
     runner = Runner(step, **context)
     runner.first()
+    if step.data.x.device.type != "cuda":
+        return memory.peak_of_allocations(runner.first)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -124,17 +125,25 @@ def run(
 ) -> Iterator[ProgramRow]:
     """One row per dtype."""
     check = _check(program, data)
-    contexts = [{"context": WITH}, *([{"context": FUSED}] if options.fuse else [])]
+    ways: dict[str, Callable[[], Any]] = {"with": WITH}
+    if options.fuse:
+        ways["fused"] = FUSED
+    if options.tile is not None:
+        ways["tiled"] = functools.partial(halfgnn.pyg.accelerate, tile=options.tile)
+    contexts = [{"context": way} for way in ways.values()]
     of_all = _in_rounds if data.x.device.type == "cuda" else _in_turns
     for dtype in program.dtypes(dtypes):
         verdicts = [check.verdict(dtype, **context) for context in contexts]
-        without, with_it, *fused = of_all(Step(program, data, dtype), [{}, *contexts], options)
+        without, *others = of_all(Step(program, data, dtype), [{}, *contexts], options)
+        measured = dict(zip(ways, others))
+        with_it, fused, tiled = measured["with"], measured.get("fused"), measured.get("tiled")
         yield ProgramRow(
             program=program.name, size=data.size.name, nodes=data.num_nodes, edges=data.num_edges, dtype=dtype,
-            ms_without=without.ms, ms_with=with_it.ms, ms_fused=fused[0].ms if fused else None, ratio=with_it.ms / without.ms,
+            ms_without=without.ms, ms_with=with_it.ms, ms_fused=fused and fused.ms, ratio=with_it.ms / without.ms,
             error=verdicts[0].error, error_without=verdicts[0].error_without,
             right="yes" if all(verdict.is_right for verdict in verdicts) else "no",
-            kept_without=without.kept, kept_with=with_it.kept, peak_without=without.peak, peak_with=with_it.peak, **source,
+            kept_without=without.kept, kept_with=with_it.kept, peak_without=without.peak, peak_with=with_it.peak,
+            tile=tiled and str(options.tile), ms_tiled=tiled and tiled.ms, peak_tiled=tiled and tiled.peak, **source,
         )  # fmt: skip
 
 

@@ -37,8 +37,11 @@ class ProgramRow:
     torch_geometric: str
     command: str
     gpu: str = ""
-    peak_without: float | None = None  # the most bytes of a step on the GPU, beside what is there between steps
+    peak_without: float | None = None  # the most bytes that a step allocates beside what is there between steps
     peak_with: float | None = None
+    tile: str | None = None  # of accelerate(tile=...)
+    ms_tiled: float | None = None
+    peak_tiled: float | None = None
 
     @property
     def machine(self) -> tuple[str, str, str]:
@@ -103,6 +106,10 @@ def line(row: ProgramRow) -> str:
         kept = f"  kept {row.kept_without / 2**20:.1f} -> {row.kept_with / 2**20:.1f} MiB"
     if row.peak_without is not None and row.peak_with is not None:
         kept += f"  peak {row.peak_without / 2**20:.1f} -> {row.peak_with / 2**20:.1f} MiB"
+    if row.ms_tiled is not None:
+        kept += f"  tiles of {row.tile} {number(row.ms_tiled)} ms: {row.ms_tiled / row.ms_with:.2f} x of with"
+    if row.peak_tiled is not None:
+        kept += f", peak {row.peak_tiled / 2**20:.1f} MiB"
     errors = f"  error {row.error:.1e} of {row.error_without:.1e}"
     return (f"{row.program:<36}{'' if row.is_right else '*':1} {row.size:<8} {row.dtype} {number(row.ms_without):>7} ms"
             f" -> {number(row.ms_with):>7} ms: {row.ratio:5.2f} x{fused}{errors}{kept}")  # fmt: skip
