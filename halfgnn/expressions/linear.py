@@ -24,9 +24,9 @@ Terms = dict[int | str, list[tuple[Tensor, Tensor]]]  # by whose rows they are: 
 
 def linear(x: Expression, weight: Tensor, bias: Tensor | None) -> Expression | Tensor | None:
     """torch.nn.functional.linear of an expression; None if it has to be materialized."""
-    if x.edge_dim != 0 or x.dim() < 2 or not _is_plain(weight) or x.shape[-1] != weight.shape[-1]:
+    if x.edge_dim == x.dim() - 1 or not _is_plain(weight) or x.shape[-1] != weight.shape[-1]:
         return None
-    evaluation, num_edges = Evaluation(x), x.shape[0]
+    evaluation, num_edges = Evaluation(x), x.shape[x.edge_dim]
     if x.row is not None and x.num_rows <= num_edges and not x.is_watched():
         return _of_one_side(x, evaluation, weight, bias)
     dtype = computed_type(x)
@@ -53,7 +53,13 @@ def _of_one_side(x: Expression, evaluation: Evaluation, weight: Tensor, bias: Te
     assert isinstance(value, Rows) and x.row is not None
     routed["linear"] += 1
     y = F.linear(snapshot(_read(value.x, x.row, weight, evaluation)), weight, bias)
-    return Gather(y, x.propagation, x.row, x.propagation.ids(x.row))
+    return _gathered(y, x, x.row)
+
+
+def _gathered(rows: Tensor, like: Expression, side: int) -> Gather:
+    """Rows of a side's nodes (N, *) for every edge of an expression, in its dimension of edges."""
+    dim, edges = like.edge_dim, like.propagation
+    return Gather(rows if dim == 0 else rows.movedim(0, dim), edges, side, edges.ids(side), dim)
 
 
 def _is_plain(weight: Any) -> bool:
@@ -151,12 +157,13 @@ def _sum(
     if may_split and terms.keys() == {0, 1}:
         return _as_expression({layer.side: layer.x for layer in layers}, x)
     with without_autocast(x.device):
-        return evaluation.tensor_of(sum_of(layers))
+        out = evaluation.tensor_of(sum_of(layers))
+    return out if x.edge_dim == 0 else out.movedim(0, x.edge_dim).contiguous()
 
 
 def _as_expression(rows: dict[int | str, Tensor], x: Expression) -> Expression:
     """The sum of the rows of both ends, which is materialized by what does not reduce it at once."""
-    ends = tuple(Gather(y, x.propagation, int(side), x.propagation.ids(int(side))) for side, y in rows.items())
+    ends = tuple(_gathered(y, x, int(side)) for side, y in rows.items())
     lazy = extended(torch.ops.aten.add.Tensor, ends, {})
     assert lazy is not None
     lazy.cache.is_split = True

@@ -212,8 +212,8 @@ def _joins(func: Any, args: Any, kwargs: Any) -> Op | None:
     joins features of nodes with those that a layer has made of edges."""
     parts, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
     message = next(x for x in parts if isinstance(x, Expression))
-    rank = message.dim()
-    if message.edge_dim != 0 or rank < 2 or dim not in (-1, rank - 1):
+    rank, edge_dim = message.dim(), message.edge_dim
+    if edge_dim == rank - 1 or dim not in (-1, rank - 1):
         return None
     dtype = message.dtype
     for x in parts:
@@ -221,7 +221,7 @@ def _joins(func: Any, args: Any, kwargs: Any) -> Op | None:
             return None
         dtype = torch.promote_types(dtype, x.dtype)
     shape = (*message.shape[:-1], sum(x.shape[-1] for x in parts))
-    return Op(func, args, kwargs, "cat", message, shape, dtype, None, message.shape[0])
+    return Op(func, args, kwargs, "cat", message, shape, dtype, None, message.shape[edge_dim])
 
 
 def _stacks(func: Any, args: Any, kwargs: Any) -> Op | None:

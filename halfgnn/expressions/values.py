@@ -105,10 +105,12 @@ class Evaluation:
         if self.is_live and not x.requires_grad:
             return self._detached().of(x)
         values = x.materialized_values()
-        if values is not None and (x.cache.is_observed or (x.cache.is_shared and x.row is None)):
-            return Rows(EDGES, self._alive(values if x.edge_dim == 0 else values.movedim(x.edge_dim, 0)))
         if x.cache.is_split and not self.splits:
-            return Rows(EDGES, self._alive(materialize(x)))
+            values = materialize(x)
+        elif not (x.cache.is_observed or (x.cache.is_shared and x.row is None)):
+            values = None
+        if values is not None:
+            return Rows(EDGES, self._alive(values if x.edge_dim == 0 else values.movedim(x.edge_dim, 0)))
         x.grad_bypassed |= self.is_live
         if x.row is not None and not x.is_watched():
             self.num_nodes[x.row] = x.num_rows

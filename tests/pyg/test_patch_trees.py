@@ -357,3 +357,44 @@ def test_a_layer_of_both_ends_that_something_reads_is_materialized_once(read, ag
     halfgnn.pyg.reset_stats()
     assert_tree(lambda x_i, x_j, d_i, d_j, w: read(layer(torch.cat([x_i, x_j], -1))), aggr, x, d)
     assert halfgnn.pyg.stats()["routed"]["gsddmm:v_add_u"] == 1
+
+
+BATCHED = {
+    "sources": lambda x_i, x_j, e: x_j,
+    "difference": lambda x_i, x_j, e: x_i - x_j,
+    "both ends": lambda x_i, x_j, e: torch.cat([x_i, x_j], -1),
+    "edges": lambda x_i, x_j, e: torch.cat([e.expand(len(x_j), -1, -1), x_j, x_i], -1),
+    "edges of each copy": lambda x_i, x_j, e: torch.cat([x_j, torch.stack([e, -e, 2 * e])], -1),
+}
+
+
+@pytest.mark.parametrize("then", [None, torch.relu, torch.cumsum], ids=str)
+@pytest.mark.parametrize("name", BATCHED)
+def test_linear_layers_of_copies_of_a_graph(name, then):
+    """Features (B, N, C), whose edges are dimension 1, as of weather models: layers are those of nodes, as of one copy."""
+    x, e = randn(3, NUM_NODES, WIDTH, seed=1), randn(NUM_EDGES, WIDTH, seed=2)
+    width = BATCHED[name](x[:, :NUM_EDGES], x[:, :NUM_EDGES], e[:NUM_NODES]).shape[-1]
+    layer = torch.nn.Linear(width, 5).double()
+
+    class Batched(torch_geometric.nn.MessagePassing):
+        def forward(self, x, e, edge_index):
+            return self.propagate(edge_index, x=x, e=e)
+
+        def message(self, x_i, x_j, e):
+            out = layer(BATCHED[name](x_i, x_j, e))
+            return out if then is None else then(out) if then is torch.relu else then(out, -1)
+
+    def run():
+        leaves = [y.clone().requires_grad_() for y in (x, e)]
+        out = Batched()(*leaves, edges())
+        read = [*leaves, *layer.parameters()]
+        return [out, *torch.autograd.grad(out.sin().sum(), read, allow_unused=True)]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        halfgnn.pyg.reset_stats()
+        for actual, wanted in zip(run(), expected, strict=True):
+            assert (actual is None) == (wanted is None)
+            if wanted is not None:
+                torch.testing.assert_close(actual, wanted)
+    assert halfgnn.pyg.stats()["routed"]["linear"] == 1
