@@ -17,6 +17,8 @@ from ..common.autograd import RECORDERS, apply
 from ..common.caching import read_cached
 from ..graph import Graph
 
+# By which autocast casts what the expressions' lowerings call.
+_PRODUCTS = {torch.nn.functional.linear, torch.matmul, "matmul", "__matmul__"}
 _SYMBOLS = torch.SymInt, torch.SymFloat, torch.SymBool
 
 
@@ -106,6 +108,7 @@ class Recorder(TorchFunctionMode):
     def __init__(self, graph: fx.Graph, values: Values) -> None:
         super().__init__()
         self._graph, self._values, self._thread = graph, values, threading.get_ident()
+        self._autocasts = {name: torch.is_autocast_enabled(name) for name in ("cpu", "cuda")}  # the graph, here
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -113,10 +116,24 @@ class Recorder(TorchFunctionMode):
             out = func(*args, **kwargs)
         op, target = _target(func)
         if self._is_new(out):
-            self._write(op, target, args, kwargs, out)
+            with self._uncast(target, out):
+                self._write(op, target, args, kwargs, out)
         elif op == "call_method" and target.endswith("_") and not target.endswith("__"):  # in place
             self._values.replace(out, self._write(op, target, args, kwargs, out))
         return out
+
+    @contextmanager
+    def _uncast(self, target: Any, out: Any) -> Iterator[None]:
+        """A block that writes a product which the graph's autocast must not cast, as it is off here."""
+        device = out.device.type if isinstance(out, Tensor) else "cpu"
+        is_on = self._autocasts.get(device, False)
+        if target not in _PRODUCTS or not is_on or torch.is_autocast_enabled(device):
+            yield
+            return
+        modes = torch.amp.autocast_mode
+        mode = self._graph.call_function(modes._enter_autocast, (device, None, False, None))
+        yield
+        self._graph.call_function(modes._exit_autocast, (mode,))
 
     def _is_new(self, out: Any) -> bool:
         if isinstance(out, Tensor):
