@@ -86,6 +86,8 @@ class Reason(str, enum.Enum):
     READS_IDS = "messages that read rows by ids of all nodes"
     MIXES_EDGES = "messages that mix edges of several destinations"
     UPDATE_OF_EDGES = "update() that reads edges"
+    RAISES = "messages that raise on a part of the edges"
+    FEW_DESTINATIONS = "edges of one destination"
     DISPATCH_MODE = "dispatch mode {}"
     INDEX_CLASS = "index of class {}"
     INDEX_LAYOUT = "{} index"

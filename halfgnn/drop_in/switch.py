@@ -27,10 +27,10 @@ def as_option(name: str, value: Any, *values: bool | None) -> Any:
 
 
 class _Block:
-    """A block of accelerate(), and the parts of the drop-in that it asks for."""
+    """A block of accelerate(), the parts of the drop-in that it asks for, and values of options."""
 
-    def __init__(self, parts: list[Any]) -> None:
-        self.parts, self.is_open = parts, True
+    def __init__(self, parts: list[str], values: dict[str, Any]) -> None:
+        self.parts, self.values, self.is_open = parts, values, True
 
 
 class Switch:
@@ -42,7 +42,8 @@ class Switch:
             block asks for it.
         restored: called when all operators have been restored.
         shared: name of an option -> stand-ins that it shares with other drop-ins, and their user.
-        values: name of an option that has a value -> what binds the value. The last value that is asked for is on.
+        values: name of an option that has a value -> what sets it, to None if nobody asks for one. The last one that was asked for,
+            by a block that is open or by patch(), is on.
     """
 
     _all: ClassVar[list[Switch]] = []
@@ -53,15 +54,16 @@ class Switch:
         options: dict[str, Callable[[Bindings], None]],
         restored: Callable[[], None] = lambda: None,
         shared: dict[str, tuple[Shared, Any]] | None = None,
-        values: dict[str, Callable[[Any], Callable[[Bindings], None]]] | None = None,
+        values: dict[str, Callable[[Any], None]] | None = None,
     ) -> None:
-        self._values = values or {}
-        self._installers: dict[Any, Callable[[Bindings], None]] = {ALWAYS: install, **options}
-        self._bindings: dict[Any, Bindings] = {part: Bindings() for part in self._installers}
+        self._setters = values or {}
+        self._installers = {ALWAYS: install, **options}
+        self._bindings = {part: Bindings() for part in self._installers}
         self._restored = restored
         self._shared = {ALWAYS: (CHECKPOINTS, self), **(shared or {})}
         self._lock = threading.RLock()
-        self._patched: set[Any] = set()  # parts that patch() has asked for
+        self._patched: set[str] = set()  # parts that patch() has asked for
+        self._patched_values: dict[str, Any] = {}
         self._open: list[_Block] = []  # blocks of accelerate()
         self._all.append(self)
 
@@ -70,25 +72,29 @@ class Switch:
         with self._lock:
             self._warn(options)
             NAMES.forget()
-            parts = self._parts(options)
-            self._install(parts)
-            self._patched.update(parts)
+            block = self._block(options)
+            self._install(block.parts)
+            self._patched.update(block.parts)
+            self._patched_values |= block.values
+            self._set_values()
 
     def unpatch(self) -> None:
         with self._lock:
             NAMES.forget()
             self._patched.clear()
+            self._patched_values.clear()
             self._restore_unused()
 
     @contextlib.contextmanager
     def accelerate(self, *, is_again: bool = False, **options: Any) -> Iterator[None]:
         """is_again: the drop-in was on with these options before. Modules that were imported since are not searched for names."""
-        block = _Block(self._parts(options))
+        block = self._block(options)
         with self._lock:
             if not is_again:
                 self._warn(options)
             self._install(block.parts, is_again)
             self._open.append(block)
+            self._set_values()
         try:
             yield
         finally:
@@ -101,16 +107,18 @@ class Switch:
     def suspended(self) -> Iterator[None]:
         """A block in which the drop-in is off in the whole process, and can be turned on anew. Then it is on as it was before."""
         with self._lock:
-            patched, blocks = self._patched, self._open
-            self._patched, self._open = set(), []
+            patched, values, blocks = self._patched, self._patched_values, self._open
+            self._patched, self._patched_values, self._open = set(), {}, []
             self._restore_unused()
         try:
             yield
         finally:
             with self._lock:
                 self._patched |= patched
+                self._patched_values = {**values, **self._patched_values}
                 self._open += [block for block in blocks if block.is_open]
                 self._install([part for part in self._installers if self._is_used(part)])
+                self._set_values()
 
     @classmethod
     @contextlib.contextmanager
@@ -126,13 +134,8 @@ class Switch:
         with self._lock:
             if not self._is_used(ALWAYS):
                 return None
-            options: dict[str, Any] = {}
-            for part in self._installers:
-                if isinstance(part, tuple):
-                    options |= {part[0]: part[1]} if self._is_used(part) else {}
-                elif part != ALWAYS:
-                    options[part] = self._is_used(part)
-            return options
+            parts = {part: self._is_used(part) for part in self._installers if part != ALWAYS}
+            return {**parts, **self._values()}
 
     def _warn(self, options: dict[str, Any]) -> None:
         for name, is_wanted in options.items():
@@ -143,23 +146,27 @@ class Switch:
                     stacklevel=4,  # who called patch() of the drop-in, or entered accelerate()
                 )
 
-    def _parts(self, options: dict[str, Any]) -> list[Any]:
-        """A part of an option that has a value is the pair of both."""
-        parts: list[Any] = [ALWAYS]
-        for name, value in options.items():
-            if not value:
-                continue
-            part = (name, value) if name in self._values else name
-            with self._lock:
-                if part not in self._installers:
-                    self._installers[part], self._bindings[part] = self._values[name](value), Bindings()
-            parts.append(part)
-        return parts
+    def _block(self, options: dict[str, Any]) -> _Block:
+        parts = [name for name, is_wanted in options.items() if is_wanted and name not in self._setters]
+        values = {name: value for name, value in options.items() if value is not None and name in self._setters}
+        return _Block([ALWAYS, *parts], values)
 
-    def _is_used(self, part: Any) -> bool:
+    def _values(self) -> dict[str, Any]:
+        """Those that are on."""
+        values = dict(self._patched_values)
+        for block in self._open:
+            values |= block.values
+        return values
+
+    def _set_values(self) -> None:
+        values = self._values()
+        for name, put in self._setters.items():
+            put(values.get(name))
+
+    def _is_used(self, part: str) -> bool:
         return part in self._patched or any(part in block.parts for block in self._open)
 
-    def _install(self, parts: list[Any], is_again: bool = False) -> None:
+    def _install(self, parts: list[str], is_again: bool = False) -> None:
         try:
             for part in parts:
                 bindings = self._bindings[part]
@@ -175,6 +182,7 @@ class Switch:
 
     def _restore_unused(self, is_again: bool = False) -> None:
         """Restores what neither patch() nor an open block needs."""
+        self._set_values()
         for part in reversed(self._bindings):
             bindings = self._bindings[part]
             if bindings and not self._is_used(part):

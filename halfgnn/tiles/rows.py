@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..common.autograd import snapshot
+
 
 class Place(NamedTuple):
     """Where the rows of a tile are: from first, or by ids (num_rows,)."""
@@ -35,20 +37,35 @@ class Place(NamedTuple):
         return zeros.index_copy(dim, self.ids.long(), rows)
 
 
+class Kept:
+    """A tensor that is read again in the backward. See common.autograd.snapshot for what may be written to meanwhile."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x, self._version = x, None if x.is_inference() else x._version
+
+    def check(self) -> None:
+        if self._version is not None and self.x._version != self._version:
+            raise RuntimeError(
+                f"a tensor {tuple(self.x.shape)} that tiles read was modified in place before its gradient was computed: the "
+                "backward reads it again; clone it before it is modified"
+            )
+
+
 class Source:
     """A tensor whose rows, in a dimension, tiles take. Their gradients go through a token, which has no values."""
 
     def __init__(self, x: Tensor, dim: int) -> None:
-        self._x, self.dim, self._task = x, dim, -1
+        self._kept, self.dim, self._task = Kept(snapshot(x)), dim, -1
         self._grad: Tensor | None = None
         self._token = _Token.apply(x, self) if x.requires_grad and torch.is_grad_enabled() else None
 
     def take(self, place: Place) -> Tensor:
-        return place.take(self._x, self.dim) if self._token is None else _Take.apply(self._token, self, place)
+        self._kept.check()
+        return place.take(self._kept.x, self.dim) if self._token is None else _Take.apply(self._token, self, place)
 
     @property
     def values(self) -> Tensor:
-        return self._x.detach()
+        return self._kept.x.detach()
 
     def leaf(self, place: Place) -> Tensor:
         """Rows of which a function keeps what it keeps in training."""
@@ -58,7 +75,7 @@ class Source:
     def put_gradient(self, place: Place, grad: Tensor) -> None:
         task = torch._C._current_graph_task_id()
         if self._grad is None or self._task != task:  # of a backward that has failed, perhaps
-            self._grad, self._task = torch.zeros_like(self._x), task
+            self._grad, self._task = torch.zeros_like(self._kept.x), task
         place.put(self._grad, grad, self.dim)
 
     def gradient(self) -> Tensor | None:

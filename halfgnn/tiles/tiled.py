@@ -12,11 +12,13 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
+from ..common.arguments import checked_integer
+from ..common.autograd import snapshot
 from ..common.operands import check_tensor
 from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
 from . import sizes
-from .rows import Result, Source
+from .rows import Kept, Place, Result, Source
 from .topology import Tile, tile_from, tiles_of
 
 KINDS = ("dst", "edge")
@@ -38,7 +40,8 @@ def tiled(
     The function gets the Graph of a tile, from all sources to the tile's destinations, all rows of src, and the tile's rows of dst
     and edge. Memory of edges is that of one tile, in the forward and in the backward, which calls the function again. Results are
     those of a call on the whole graph within rounding, and repeat bitwise. Each destination's edges are in one tile, so that
-    functions may reduce and normalize over them; they must not mix destinations, as batch norms in training do.
+    functions may reduce and normalize over them; they must not mix destinations, as batch norms in training do, and must not have
+    a state, because they are called again. Parameters must not be modified before the backward.
 
     Args:
         function: of tensors. It may read parameters of modules; dropout draws the same numbers in the backward.
@@ -62,24 +65,34 @@ def tiled(
     g = as_graph(graph, "graph")
     kinds = _checked_kinds(returns)
     tile = sizes.checked_tile(tile)
-    counts = {"src": g.num_src, "dst": g.num_dst, "edge": g.num_edges}
-    for name, tensors in (("src", src), ("dst", dst), ("edge", edge)):
-        _check_rows(name, tensors, dim, counts[name])
+    dim = checked_integer(dim, "dim", "the dimension of rows")
+    if not callable(function):
+        raise TypeError(f"function is {function!r}; expected a function of a Graph and tensors")
+    src, dst, edge = (
+        _checked_rows(name, tensors, dim, count)
+        for name, tensors, count in (("src", src, g.num_src), ("dst", dst, g.num_dst), ("edge", edge, g.num_edges))
+    )
+    # What a backward reads again, whatever is written to it meanwhile.
+    sources = [snapshot(x) for x in src]
+    kept = [Kept(x) for x in sources]
 
     def on_tile(part: Tile, dst: list[Tensor], edge: list[Tensor]) -> tuple[Tensor, ...]:
-        return _checked_results(function(part.graph, *src, *dst, *edge), kinds, part, dim)
+        for x in kept:
+            x.check()
+        return _checked_results(function(part.graph, *sources, *dst, *edge), kinds, part.place, dim)
 
-    sources = [Source(x, dim) for x in dst], [Source(x, dim) for x in edge]
+    rows_of = [Source(x, dim) for x in dst], [Source(x, dim) for x in edge]
     if isinstance(tile, str):
         head = tile_from(g, 0, sizes.PROBED)
-        rows = [[x.leaf(head.place(kind)) for x in xs] for kind, xs in zip(KINDS, sources)]
+        rows = [[x.leaf(head.place(kind)) for x in xs] for kind, xs in zip(KINDS, rows_of)]
         beside = [*src, *dst, *edge, *rows[0], *rows[1]]
         per_edge = sizes.working_bytes(lambda: on_tile(head, *rows), head.graph.num_edges, beside)
         tile = sizes.edges_in(sizes.memory_for(tile, g.device), per_edge)
     if tile >= g.num_edges:
-        return function(g, *src, *dst, *edge)
-    results = run_tiles(g, tile, on_tile, *sources, [(kind, dim) for kind in kinds])
-    return results[0] if isinstance(returns, str) else tuple(results)
+        results = _checked_results(function(g, *src, *dst, *edge), kinds, Tile(g, 0, 0, None).place, dim)
+    else:
+        results = tuple(run_tiles(g, tile, on_tile, *rows_of, [(kind, dim) for kind in kinds]))
+    return results[0] if isinstance(returns, str) else results
 
 
 # Of a tile and its rows of dst and edge: a tensor for each kind of result.
@@ -121,30 +134,36 @@ def _run(function: OnTile, tile: Tile, dst: Sequence[Source], edge: Sequence[Sou
 
 
 def _checked_kinds(returns: Any) -> tuple[str, ...]:
-    kinds = (returns,) if isinstance(returns, str) else tuple(returns)
+    kinds = tuple(returns) if isinstance(returns, (list, tuple)) else (returns,)
     if not kinds or any(kind not in KINDS for kind in kinds):
         raise ValueError(f'returns is {returns!r}; expected "dst" or "edge", or several of these')
     return kinds
 
 
-def _check_rows(name: str, tensors: Any, dim: int, count: int) -> None:
-    if isinstance(tensors, Tensor):
-        raise TypeError(f"{name} is a Tensor; expected a sequence of tensors: pass {name}=(x,)")
+def _checked_rows(name: str, tensors: Any, dim: int, count: int) -> tuple[Tensor, ...]:
+    if not isinstance(tensors, (list, tuple)):
+        remedy = f": pass {name}=(x,)" if isinstance(tensors, Tensor) else ""
+        raise TypeError(f"{name} is a {type(tensors).__name__}; expected a tuple or list of tensors{remedy}")
     for place, x in enumerate(tensors):
         check_tensor(x, f"{name}[{place}]")
         if not -x.dim() <= dim < x.dim() or x.shape[dim] != count:
             raise ValueError(
                 f"{name}[{place}] has shape {tuple(x.shape)}; expected {count} rows in dimension {dim}, those of the graph"
             )
+    return tuple(tensors)
 
 
-def _checked_results(found: Any, kinds: Sequence[str], tile: Tile, dim: int) -> tuple[Tensor, ...]:
+def _checked_results(
+    found: Any, kinds: Sequence[str], place_of: Callable[[str], Place], dim: int
+) -> tuple[Tensor, ...]:
+    if not isinstance(found, (Tensor, tuple, list)):
+        raise TypeError(f"function returned a {type(found).__name__}; expected a tensor, or a tuple of them")
     results = (found,) if isinstance(found, Tensor) else tuple(found)
     if len(results) != len(kinds):
         raise ValueError(f"function returned {len(results)} tensors; expected {len(kinds)}, as returns says")
     for place, (x, kind) in enumerate(zip(results, kinds)):
         check_tensor(x, f"result {place} of function")
-        count = tile.place(kind).num_rows
+        count = place_of(kind).num_rows
         if not -x.dim() <= dim < x.dim() or x.shape[dim] != count:
             raise ValueError(
                 f"result {place} of function has shape {tuple(x.shape)}; expected {count} rows in dimension {dim}: one for each "

@@ -11,12 +11,11 @@ from torch import nn
 from torch_geometric import utils
 
 import halfgnn.pyg
-from halfgnn.drop_in.gate import Reason
 from halfgnn.pyg.drop_in import tiles
 from halfgnn.pyg.drop_in.options import ON
 from halfgnn.tiles import sizes
 from tests import support
-from tests.pyg.test_patch_modules import EDGE, MODELS, MODULES, NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, randn
+from tests.pyg.test_patch_modules import EDGE, MODELS, MODULES, NUM_NODES, WIDTH, assert_same, edges, randn
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
 
@@ -145,98 +144,6 @@ def test_dropout_draws_the_same_numbers_in_the_backward():
     torch.testing.assert_close((grad * direction).sum(), difference, rtol=1e-6, atol=1e-6)
 
 
-# ---- what is left as it is -----------------------------------------------------------------------------------------------------
-
-
-class OfNodes(theirs.MessagePassing):
-    """Reads rows of nodes by the ids of destinations."""
-
-    def forward(self, x, edge_index):
-        self.x = None
-        return self.propagate(edge_index, x=x, h=x.cos())
-
-    def message(self, x_j, h, index):
-        return x_j.sin() * h[index]
-
-
-class Centred(theirs.MessagePassing):
-    def forward(self, x, edge_index):
-        return self.propagate(edge_index, x=x)
-
-    def message(self, x_j):
-        return x_j.sin() - x_j.sin().mean(0)
-
-
-class Setting(theirs.MessagePassing):
-    def forward(self, x, edge_index):
-        out = self.propagate(edge_index, x=x)
-        return out, self.read
-
-    def message(self, x_j):
-        self.read = x_j.sin().sum(0)
-        return x_j.sin()
-
-
-class Updating(theirs.MessagePassing):
-    def forward(self, x, edge_index):
-        return self.propagate(edge_index, x=x)
-
-    def message(self, x_j):
-        return x_j.sin()
-
-    def update(self, inputs, index):
-        return inputs.index_add(0, index, torch.ones(len(index), inputs.shape[1], dtype=inputs.dtype))
-
-
-LEFT = {
-    Reason.READS_IDS: OfNodes,
-    Reason.MIXES_EDGES: Centred,
-    Reason.SETS_ATTRIBUTES: Setting,
-    Reason.UPDATE_OF_EDGES: Updating,
-    Reason.BATCH_NORM: lambda: theirs.EdgeConv(nn.Sequential(nn.Linear(2 * WIDTH, 5), nn.BatchNorm1d(5))),
-}
-
-
-@pytest.mark.parametrize("reason", LEFT, ids=lambda reason: reason.name)
-def test_what_mixes_destinations_is_left(reason):
-    torch.manual_seed(1)
-    module, x = LEFT[reason]().double(), randn(NUM_NODES, WIDTH, seed=1)
-    expected = results(copy.deepcopy(module), lambda x: (x, edges()), [x])
-    with halfgnn.pyg.accelerate(tile=24):
-        halfgnn.pyg.reset_stats()
-        assert_same(results(module, lambda x: (x, edges()), [x]), expected)
-    stats = halfgnn.pyg.stats()
-    assert reason in stats["fell_back"]["tile:propagate"] and "tile:propagate" not in stats["routed"], stats
-
-
-def test_the_statistics_of_a_batch_norm_are_those_of_one_call():
-    torch.manual_seed(1)
-    ours, upstream = (LEFT[Reason.BATCH_NORM]().double() for _ in range(2))
-    upstream.load_state_dict(ours.state_dict())
-    x = randn(NUM_NODES, WIDTH, seed=1)
-    upstream(x, edges())
-    with halfgnn.pyg.accelerate(tile=24):
-        ours(x, edges())
-    for name, value in ours.state_dict().items():
-        torch.testing.assert_close(value, upstream.state_dict()[name])
-
-
-def test_hooks_see_all_messages():
-    conv, seen = MeshLayer().double(), []
-    conv.register_message_forward_hook(lambda module, args, out: seen.append(out.shape[0]))
-    with halfgnn.pyg.accelerate(tile=24):
-        conv(randn(NUM_NODES, WIDTH, seed=1), edges(), EDGE())
-    assert seen == [NUM_EDGES]
-
-
-@pytest.mark.parametrize("row, wrong", [(0, -1), (1, NUM_NODES)])
-def test_wrong_ids_are_torch_geometrics_error(row, wrong):
-    ids = edges()
-    ids[row, 5] = wrong
-    with halfgnn.pyg.accelerate(tile=24), pytest.raises(IndexError, match="indices"):
-        MeshLayer().double()(randn(NUM_NODES, WIDTH, seed=1), ids, EDGE())
-
-
 # ---- the option ----------------------------------------------------------------------------------------------------------------
 
 
@@ -246,10 +153,18 @@ def test_the_last_value_is_on():
         assert ON.tile == 64
         with halfgnn.pyg.accelerate(tile="2MiB"):
             assert ON.tile == "2MiB"
+            with halfgnn.pyg.accelerate(tile=64):
+                assert ON.tile == 64
+            assert ON.tile == "2MiB"
         with halfgnn.pyg.accelerate():
             assert ON.tile == 64
     assert ON.tile is None
     assert vars(theirs.EdgeConv).get("propagate") is propagate
+    for tile in (64, 32, 64):
+        halfgnn.pyg.patch(tile=tile)
+        assert ON.tile == tile
+    halfgnn.pyg.unpatch()
+    assert ON.tile is None
 
 
 def test_classes_that_are_made_later():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -153,6 +155,33 @@ def test_some_gradients_and_several_backwards():
         torch.testing.assert_close(got, wanted)
 
 
+def test_what_is_written_to_after_the_call():
+    """The backward reads the values of the call, or says that it cannot."""
+    torch.manual_seed(0)
+    block, g, leaves = Block(), make_graph(), inputs()
+    expected = torch.autograd.grad(run(block, g, *leaves, 16)[1].sin().sum(), leaves)
+    copies = [x * 1 for x in leaves]
+    out = run(block, g, *copies, 16)[1].sin().sum()
+    for x in copies:
+        x.mul_(3)
+    for got, wanted in zip(torch.autograd.grad(out, leaves), expected):
+        torch.testing.assert_close(got, wanted)
+    out = run(block, g, *leaves, 16)[1].sin().sum()
+    with torch.no_grad():
+        leaves[2].mul_(3)
+    with pytest.raises(RuntimeError, match=r"a tensor \(300, 4\) that tiles read was modified in place"):
+        torch.autograd.grad(out, leaves)
+
+
+def test_gradients_are_not_kept():
+    block, g, leaves = Block(), make_graph(), inputs()
+    out = run(block, g, *leaves, 16)[0].sum()
+    grads = torch.autograd.grad(out, leaves, retain_graph=True)
+    held = [weakref.ref(x) for x in grads]
+    del grads
+    assert not any(ref() is not None for ref in held)
+
+
 def test_copies_of_a_graph():
     """Rows in dimension 1 of tensors (B, N, *)."""
     g, (x, y, e) = make_graph(), inputs(False)
@@ -232,17 +261,26 @@ def test_an_error_of_memory_says_what_to_set(monkeypatch):
         ({"returns": ()}, ValueError, r"returns is \(\); expected"),
         ({"returns": ("dst", "edge")}, ValueError, "function returned 1 tensors; expected 2"),
         ({"returns": "edge"}, ValueError, r"result 0 of function has shape \(\d+, 4\); expected \d+ rows .*: one for each edge"),
-        ({"src": torch.zeros(N_SRC, D)}, TypeError, r"src is a Tensor; expected a sequence of tensors: pass src=\(x,\)"),
+        ({"src": torch.zeros(N_SRC, D)}, TypeError, r"src is a Tensor; expected a tuple or list of tensors: pass src=\(x,\)"),
         ({"src": (torch.zeros(N_SRC + 1, D),)}, ValueError, r"src\[0\] has shape \(31, 4\); expected 30 rows in dimension 0"),
         ({"edge": (torch.zeros(E - 1),)}, ValueError, r"edge\[0\] has shape \(299,\); expected 300 rows"),
+        ({"src": None}, TypeError, "src is a NoneType; expected a tuple or list"),
+        ({"src": (x for x in ())}, TypeError, "src is a generator; expected a tuple or list"),
+        ({"dim": "a"}, TypeError, "dim is 'a'; expected the dimension of rows"),
+        ({"dim": 2}, ValueError, r"src\[0\] has shape \(30, 4\); expected 30 rows in dimension 2"),
+        ({"returns": None}, ValueError, "returns is None; expected"),
+        ({"function": 3}, TypeError, "function is 3; expected a function"),
+        ({"function": lambda g, *args: None}, TypeError, "function returned a NoneType; expected a tensor"),
+        ({"function": lambda g, *args: torch.zeros(3), "tile": E}, ValueError, r"shape \(3,\); expected 20 rows"),
         ({"dst": (3,)}, TypeError, r"dst\[0\]"),
         ({"graph": 3}, TypeError, "graph is a int"),
     ],
 )  # fmt: skip
 def test_wrong_arguments(options, error, match):
+    function = options.pop("function", lambda g, *args: torch.zeros(g.num_dst, D))
     options = {"graph": make_graph(), "src": (torch.zeros(N_SRC, D),), "tile": 16, **options}
     with pytest.raises(error, match=match):
-        halfgnn.tiled(lambda g, *args: torch.zeros(g.num_dst, D), **options)
+        halfgnn.tiled(function, **options)
 
 
 def test_sizes():

@@ -162,8 +162,8 @@ def _install_tiles(bindings: Bindings) -> None:
     _table.bind(bindings, "tiles")
 
 
-def _set_tile(tile: int | str) -> Callable[[Bindings], None]:
-    return lambda bindings: bindings.bind(ON, "tile", tile)
+def _set_tile(tile: int | str | None) -> None:
+    ON.tile = tile
 
 
 READERS[Message] = lambda message: message.materialized()  # type: ignore[attr-defined]

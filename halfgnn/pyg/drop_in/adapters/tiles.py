@@ -13,7 +13,8 @@ from ....drop_in.stand_ins import Route as Original
 from ..accounts import fell_back, routed
 from ..gate import FallBack
 from ..options import ON
-from ..tiles import Step, in_tiles, is_in_tile, propagation_step, update_step
+from ..tile_call import Step, is_in_tile, propagation_step, update_step
+from ..tiles import in_tiles
 
 
 def _propagate(original: Original, self: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
@@ -77,10 +78,17 @@ def _bind(owner: type) -> None:
     assert _bindings is not None
     for name, adapter in _METHODS.items():
         method = vars(owner).get(name)
-        if method is not None and not hasattr(method, "__halfgnn_tile__"):
+        if _is_generated(owner, method) and not hasattr(method, "__halfgnn_tile__"):
             new = stand_in(method, adapter)
             new.__halfgnn_tile__ = True
             _bindings.bind(owner, name, new)
+
+
+def _is_generated(owner: type, method: Any) -> bool:
+    """Whether it is torch_geometric's: a class that has its own propagate() calls it, and that calls its parent's."""
+    if owner is MessagePassing:
+        return True
+    return method is not None and method.__module__.startswith(f"{owner.__module__}_{owner.__name__}_")
 
 
 def _classes(owner: Any) -> Iterator[Any]:
