@@ -368,7 +368,7 @@ BATCHED = {
 }
 
 
-@pytest.mark.parametrize("then", [None, torch.relu, torch.cumsum], ids=str)
+@pytest.mark.parametrize("then", [None, torch.relu, torch.cumsum], ids=["", "relu", "cumsum"])
 @pytest.mark.parametrize("name", BATCHED)
 def test_linear_layers_of_copies_of_a_graph(name, then):
     """Features (B, N, C), whose edges are dimension 1, as of weather models: layers are those of nodes, as of one copy."""

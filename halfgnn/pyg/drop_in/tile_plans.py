@@ -25,6 +25,7 @@ from .tile_call import TiledCall
 
 Results = tuple[Tensor, ...]
 _PLACES = (2, 4, 1, 8)  # parts of the edges before a tile that is tried
+_MOST_PLANS = 16  # per module; the oldest goes first
 _PART = 8  # of a tile, beside which it is checked
 _TRANSIENT = {Reason.WRONG_ROWS, Reason.RAISES, Reason.FEW_DESTINATIONS}  # which other graphs may not have
 
@@ -53,6 +54,8 @@ def plan_of(call: TiledCall, g: Graph, least: int) -> Plan:
         except FallBack as left:
             plan = Plan(0.0, (), False, left.reason)
         if plan.refusal not in _TRANSIENT:
+            while len(plans) >= _MOST_PLANS:  # of a module that counts its calls, say
+                plans.pop(next(iter(plans)), None)
             plans[signature] = plan
     return plan
 
@@ -95,7 +98,7 @@ def _plan(call: TiledCall, tile: Tile, least: int, modes: _Modes) -> Plan:
     with modes.as_they_were():
         per_edge = sizes.working_bytes(run, tile.graph.num_edges, beside)
     is_tuple = type(found[0]) is tuple
-    results = tuple((*_kind(x, call, tile),) for x in (found[0] if is_tuple else (found[0],)))
+    results = tuple(_kind(x, call, tile) for x in (found[0] if is_tuple else (found[0],)))
     if per_edge >= least:
         _check(call, tile, results)
     return Plan(per_edge, results, is_tuple)
@@ -164,14 +167,8 @@ class _Run:
         self._leaves = call.leaves()
         with torch.enable_grad():
             dst, edge = call.rows(tile, is_global)
-            found = call.call(
-                tile,
-                dst,
-                edge,
-                self._leaves,
-                call.num_dst if is_global else tile.graph.num_dst,
-                tile.first if is_global else 0,
-            )
+            num_dst, first = (call.num_dst, tile.first) if is_global else (tile.graph.num_dst, 0)
+            found = call.call(tile, dst, edge, self._leaves, num_dst, first)
         self._results = found if type(found) is tuple else (found,)
         if is_global:
             of_dst = tile.place("dst")
