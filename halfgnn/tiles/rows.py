@@ -122,7 +122,7 @@ class _Take(torch.autograd.Function):
 
 
 class Result:
-    """A tensor of all rows, which tiles put theirs into."""
+    """A tensor of all rows, into which each tile writes its own."""
 
     def __init__(self, num_rows: int, dim: int) -> None:
         self._num_rows, self.dim = num_rows, dim

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,12 +51,19 @@ def memory_for(tile: str, device: torch.device) -> int:
 
 
 def free_memory(device: torch.device) -> int:
+    """In bytes. Raises ValueError on a system that does not say."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    with open("/proc/meminfo") as file:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", file.read())
-    return int(found[1]) * 1024 if found else 2**32
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        found = None
+    if found is None:
+        raise ValueError(
+            'tile is "auto", and this system does not say how much memory is free: pass a size such as "512MiB"'
+        )
+    return int(found[1]) * 1024
 
 
 def working_bytes(run: Callable[[], Any], num_edges: int, beside: Sequence[Tensor]) -> float:

@@ -113,7 +113,7 @@ def test_wrong_ids_are_not_those_of_another_relation(wrong, multiplied):
 
 
 def test_edges_of_pairs_are_made_and_sorted_once(monkeypatch):
-    """They are cached with the ids and the types, and made anew once either is modified in place."""
+    """They are cached with the ids and the types, until either is modified in place."""
     ids, types = torch.randint(N, (2, E)), torch.randint(R, (E,))
     x, weight = torch.randn(N, C), torch.nn.Parameter(torch.randn(R, C, D))
     step, made, make = compiled(both_ends), [], pairs.with_pairs

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch import nn
 from torch_geometric import utils
 
@@ -26,7 +26,7 @@ def _small_probes(monkeypatch):
     monkeypatch.setattr(tiles, "_SMALLEST", 1)
 
 
-class MeshLayer(theirs.MessagePassing):
+class MeshLayer(upstream.MessagePassing):
     """New features of edges, and sums of them: aggregate() returns both."""
 
     def __init__(self, flow="source_to_target", dropout=0.0, node_dim=-2):
@@ -122,7 +122,7 @@ def test_copies_of_a_graph():
 @pytest.mark.parametrize("kind", ["max", "softmax", ["mean", "std", "min"]])
 def test_aggregations(kind):
     torch.manual_seed(1)
-    conv = theirs.PointNetConv(nn.Sequential(nn.Linear(WIDTH + 3, WIDTH), nn.ReLU()), aggr=kind, add_self_loops=False)
+    conv = upstream.PointNetConv(nn.Sequential(nn.Linear(WIDTH + 3, WIDTH), nn.ReLU()), aggr=kind, add_self_loops=False)
     assert_tiled(conv, lambda x, pos: (x, pos, edges()), [randn(NUM_NODES, WIDTH, seed=1), randn(NUM_NODES, 3, seed=2)])
 
 
@@ -148,7 +148,7 @@ def test_dropout_draws_the_same_numbers_in_the_backward():
 
 
 def test_the_last_value_is_on():
-    propagate = vars(theirs.EdgeConv).get("propagate")
+    propagate = vars(upstream.EdgeConv).get("propagate")
     with halfgnn.pyg.accelerate(tile=64):
         assert ON.tile == 64
         with halfgnn.pyg.accelerate(tile="2MiB"):
@@ -159,7 +159,7 @@ def test_the_last_value_is_on():
         with halfgnn.pyg.accelerate():
             assert ON.tile == 64
     assert ON.tile is None
-    assert vars(theirs.EdgeConv).get("propagate") is propagate
+    assert vars(upstream.EdgeConv).get("propagate") is propagate
     for tile in (64, 32, 64):
         halfgnn.pyg.patch(tile=tile)
         assert ON.tile == tile

@@ -7,7 +7,7 @@ import copy
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reas
 assert _small_probes  # a fixture of these tests too
 
 
-class Messages(theirs.MessagePassing):
+class Messages(upstream.MessagePassing):
     """message: of the module, x_j, x_i, e (E, 1) and the ids of destinations."""
 
     def __init__(self, message, **further):
@@ -75,7 +75,7 @@ def mixed(x_j):
     return x_j.sin() - x_j.sin().mean(0)
 
 
-class Updating(theirs.MessagePassing):
+class Updating(upstream.MessagePassing):
     def forward(self, x, edge_index):
         return self.propagate(edge_index, x=x)
 
@@ -86,7 +86,7 @@ class Updating(theirs.MessagePassing):
         return inputs.index_add(0, index, torch.ones(len(index), inputs.shape[1], dtype=inputs.dtype))
 
 
-class Both(theirs.MessagePassing):
+class Both(upstream.MessagePassing):
     """Reads the features of all nodes beside those of sources."""
 
     def forward(self, x, edge_index):
@@ -107,7 +107,7 @@ LEFT = {
     "mean": (Reason.MIXES_EDGES, lambda: Messages(lambda c, x_j, *_: mixed(x_j))),
     "mean of dropped": (Reason.MIXES_EDGES, lambda: Messages(lambda c, x_j, *_: mixed(c.dropout(x_j)))),
     "mean times zero": (Reason.MIXES_EDGES, lambda: Messages(lambda c, x_j, *_: x_j.sin() - c.scale * x_j.sin().mean(0))),
-    "graph norm": (Reason.MIXES_EDGES, of_network(theirs.LayerNorm(WIDTH))),
+    "graph norm": (Reason.MIXES_EDGES, of_network(upstream.LayerNorm(WIDTH))),
     "positions": (Reason.MIXES_EDGES, lambda: Messages(lambda c, x_j, *_: x_j.sin() * torch.arange(len(x_j)).view(-1, 1))),
     "attribute": (Reason.SETS_ATTRIBUTES, lambda: Messages(of_attribute)),
     "buffer": (Reason.SETS_ATTRIBUTES, lambda: Messages(of_buffer)),
@@ -116,8 +116,8 @@ LEFT = {
     "update": (Reason.UPDATE_OF_EDGES, Updating),
     "rows in a tuple": (Reason.RAISES, lambda: Messages(of_pair, pair=(EDGE(),))),
     "in place": (Reason.RAISES, lambda: Messages(lambda c, x_j, x_i, e, *_: e.add_(1) * x_j.sin())),
-    "batch norm": (Reason.BATCH_NORM, lambda: theirs.EdgeConv(nn.Sequential(nn.Linear(2 * WIDTH, 5), nn.BatchNorm1d(5)))),
-    "spectral norm": (Reason.PARAMETRIZED, lambda: theirs.EdgeConv(spectral_norm(nn.Linear(2 * WIDTH, 5)))),
+    "batch norm": (Reason.BATCH_NORM, lambda: upstream.EdgeConv(nn.Sequential(nn.Linear(2 * WIDTH, 5), nn.BatchNorm1d(5)))),
+    "spectral norm": (Reason.PARAMETRIZED, lambda: upstream.EdgeConv(spectral_norm(nn.Linear(2 * WIDTH, 5)))),
 }  # fmt: skip
 
 
@@ -127,9 +127,9 @@ def test_what_cannot_be_divided_is_left(name):
     torch.manual_seed(1)
     reason, make = LEFT[name]
     module, x = make().double().train(), randn(NUM_NODES, WIDTH, seed=1)
-    upstream = copy.deepcopy(module)
+    reference = copy.deepcopy(module)
     torch.manual_seed(2)
-    expected = results(upstream, lambda x: (x, edges()), [x])
+    expected = results(reference, lambda x: (x, edges()), [x])
     with halfgnn.pyg.accelerate(tile=24):
         halfgnn.pyg.reset_stats()
         torch.manual_seed(2)
@@ -137,8 +137,8 @@ def test_what_cannot_be_divided_is_left(name):
     stats = halfgnn.pyg.stats()
     assert reason in stats["fell_back"]["tile:propagate"] and "tile:propagate" not in stats["routed"], stats
     for name, value in module.state_dict().items():
-        torch.testing.assert_close(value, upstream.state_dict()[name])
-    assert getattr(module, "seen", None) == getattr(upstream, "seen", None)
+        torch.testing.assert_close(value, reference.state_dict()[name])
+    assert getattr(module, "seen", None) == getattr(reference, "seen", None)
 
 
 @pytest.mark.parametrize("ids", ["one destination", "first destinations"])
@@ -311,14 +311,14 @@ def test_a_size_is_kept(monkeypatch):
 
 def test_the_statistics_of_a_batch_norm_are_those_of_one_call():
     torch.manual_seed(1)
-    ours, upstream = (LEFT["batch norm"][1]().double() for _ in range(2))
-    upstream.load_state_dict(ours.state_dict())
+    ours, reference = (LEFT["batch norm"][1]().double() for _ in range(2))
+    reference.load_state_dict(ours.state_dict())
     x = randn(NUM_NODES, WIDTH, seed=1)
-    upstream(x, edges())
+    reference(x, edges())
     with halfgnn.pyg.accelerate(tile=24):
         ours(x, edges())
     for name, value in ours.state_dict().items():
-        torch.testing.assert_close(value, upstream.state_dict()[name])
+        torch.testing.assert_close(value, reference.state_dict()[name])
 
 
 def test_hooks_see_all_messages():

@@ -286,3 +286,12 @@ def test_wrong_arguments(options, error, match):
 def test_sizes():
     assert [bytes_of(size) for size in ("1B", "2 kB", "1.5MiB", "3gb")] == [1, 2000, 3 * 2**19, 3 * 10**9]
     assert checked_tile("auto") == "auto" and checked_tile(5) == 5
+
+
+def test_free_memory_that_is_not_known(monkeypatch):
+    def read_text(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(sizes.Path, "read_text", read_text)
+    with pytest.raises(ValueError, match='tile is "auto", and this system does not say how much memory is free'):
+        sizes.free_memory(torch.device("cpu"))
