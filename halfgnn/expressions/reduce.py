@@ -163,13 +163,16 @@ class _Reduction:
             return self._gspmm("mul", first.x, second.x, is_part, incidence(self._graph()))  # type: ignore[union-attr]
         if not self.is_linear:
             return None
-        if op == "add" and weight is not None and not value.is_difference:
-            return self.of(first, weight, True) + self.of(second, weight, True)
-        if op == "add" and any(isinstance(x, Rows) and x.side == ALL for x in (first, second)):
+        if op == "add" and self._is_split(value, weight):
             return self.of(first, weight, True) + self.of(second, weight, True)
         if op in ("mul", "div"):
             return self._of_product(op, first, second, weight, is_part)
         return None
+
+    def _is_split(self, value: Combined, weight: Tensor | None) -> bool:
+        """Whether two sums are reduced for less than the sums of two: weighted, or of what all edges of a node have alike."""
+        sides = {x.side for x in (value.first, value.second) if isinstance(x, Rows)}
+        return ALL in sides or (not value.is_difference and (weight is not None or self.row in sides))
 
     def _of_product(self, op: str, first: Value, second: Value, weight: Tensor | None, is_part: bool) -> Tensor | None:
         """A factor that belongs to the node of the result, or to all edges, is applied to the result."""

@@ -249,7 +249,10 @@ PRODUCTS = {  # name: (message, what is routed beside the reduction)
     "sum of all edges": (lambda a, b: b + (a * b).sum(0), {"gsddmm:v_mul_u"}),
     "sum of all": (lambda a, b: b + (a * b).sum(), {"gsddmm:v_mul_u"}),
     "sums of both dimensions": (lambda a, b: b + (a * b).sum((0, 1)), {"gsddmm:v_mul_u"}),
-    "one-sided": (lambda a, b: (a * a).sum(-1, keepdim=True) + b, {"gsddmm:v_add_u"}),
+    "one-sided": (lambda a, b: (a * a).sum(-1, keepdim=True) + b, set()),  # so are they
+    "scaled and shifted": (lambda a, b: (a * b + a) * 2 + 1, set()),
+    "difference": (lambda a, b: (b + -1 * a).abs() + 0, {"gsddmm:u_add_v"}),
+    "difference of nearly equal": (lambda a, b: b + -1 * a, {"gsddmm:u_add_v"}),
     "product written": (product_written, {"gsddmm:v_mul_u"}),
     "dot and product": (product_read_before, {"gsddmm:v_dot_u", "gsddmm:v_mul_u"}),
 }
