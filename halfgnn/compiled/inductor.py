@@ -1,8 +1,10 @@
-"""The backend "halfgnn" of torch.compile, and Inductor's hook for passes: ``pre_grad_custom_pass``, of torch 2.4 and later."""
+"""The backend "halfgnn" of torch.compile, and Inductor's hooks for passes: ``pre_grad_custom_pass``, of torch 2.4 and later, and
+``joint_custom_post_pass``."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,7 +36,8 @@ def backend(
         raise ValueError(f"mode is {mode!r}; expected one of {', '.join(map(repr, ['default', *list_mode_options()]))}")
     patches = {} if mode in (None, "default") else list_mode_options(mode)
     patches = {**patches, **(options or {})}
-    patches["pre_grad_custom_pass"] = pass_after(patches.get("pre_grad_custom_pass", config.pre_grad_custom_pass))
+    for name, after in _hooks().items():
+        patches[name] = after(patches.get(name, getattr(config, name)))
     return compile_fx(gm, example_inputs, config_patches=patches)  # type: ignore[return-value]
 
 
@@ -63,12 +66,29 @@ def pass_after(other: Callable[[fx.Graph], None] | None) -> Callable[[fx.Graph],
     return both
 
 
+@functools.cache
+def masks_after(other: Any) -> Any:
+    """The pass over masks, after another one that Inductor has been given."""
+    from .masks import RecomputeMasks
+
+    return other if isinstance(other, RecomputeMasks) else RecomputeMasks(other)
+
+
+def _hooks() -> dict[str, Callable[[Any], Any]]:
+    """By the name of each of Inductor's hooks: the pass, after another one."""
+    hooks: dict[str, Callable[[Any], Any]] = {"pre_grad_custom_pass": pass_after}
+    if importlib.util.find_spec("torch._inductor.custom_graph_pass") is not None:  # torch 2.6 and later
+        hooks["joint_custom_post_pass"] = masks_after
+    return hooks
+
+
 def install(bindings: Any) -> None:
-    """Lets Inductor run the pass, until the bindings are restored."""
+    """Lets Inductor run the passes, until the bindings are restored."""
     from torch._inductor import config
 
-    if hasattr(config, "pre_grad_custom_pass"):
-        bindings.bind(config, "pre_grad_custom_pass", pass_after(config.pre_grad_custom_pass))
+    for name, after in _hooks().items():
+        if hasattr(config, name):
+            bindings.bind(config, name, after(getattr(config, name)))
 
 
 def stats() -> dict[str, int]:

@@ -31,7 +31,7 @@ from ..expressions.linear import linear
 from ..expressions.reduce import has_rows_of, reduced
 from ..expressions.rows import GatherRows
 from ..expressions.values import is_dot, materialize
-from . import relations, several, thresholds
+from . import chains, relations, several, thresholds
 from .edges import GraphEdges, TracedEdges, add_keys
 from .effects import Contexts, dead_nodes, erase_dead, in_order, memory_of
 from .extend import extend
@@ -49,7 +49,8 @@ from .recognize import (
     weights_of,
 )
 from .recorder import Values, recording
-from .rows import Relu, SumRows, is_slow_in_inductor
+from .rows import degrees, reduced_rows
+from .thresholds import is_worth
 
 expressions.ORDINARY.add(FakeTensor)
 
@@ -59,7 +60,6 @@ _METADATA = {
     "size", "dim", "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "empty_like", "numel",
 }  # fmt: skip
 
-_RELU = {torch.relu, torch.nn.functional.relu, "relu"}
 _LIKE = {"expand_as", "view_as", "reshape_as", "type_as"}  # of which the second argument is not read
 
 
@@ -110,6 +110,7 @@ class Lowering:
         self._is_step: set[fx.Node] = set()  # of a softmax: what it computes of each edge
         self._layers: set[expressions.Gather] = set()  # rows of layers of nodes, which the graph had per edge
         self._projections = Projections()
+        self._left: set[fx.Node] = set()  # chains of values of edges that Inductor fuses with their sum
         self._replaced: set[fx.Node] = set()  # with an earlier node
 
     def run(self) -> Counter[str]:
@@ -167,7 +168,6 @@ class Lowering:
             return
         if not self._extend(node) and node not in self._is_step:
             self._materialize_inputs(node)
-            self._relu(node)
 
     def _gather(self, node: fx.Node, gather: Gather, edges: TracedEdges, row: int) -> None:
         x = value_of(gather.x)
@@ -210,7 +210,7 @@ class Lowering:
     def _relations(self, node: fx.Node) -> bool:
         """Rows of nodes times the matrices of the edges' relations."""
         operands = [self._expressions.get(x) for x in node.args]  # type: ignore[arg-type]
-        if len(operands) != 2 or not relations.goes_by_relation(*operands) or not _is_worth(value_of(node)):
+        if len(operands) != 2 or not relations.goes_by_relation(*operands) or not is_worth(value_of(node)):
             return False
         return self._set(node, self._lowered(node, lambda: relations.multiplied(*operands), "bmm"))
 
@@ -219,7 +219,7 @@ class Lowering:
         lazy = self._expressions.get(node.args[0])  # type: ignore[arg-type]
         weight, bias = weights_of(node)
         is_constant = not any(isinstance(x, fx.Node) and x in self._expressions for x in (weight, bias))
-        if lazy is None or weight is None or not is_constant or not _is_worth(value_of(node)):
+        if lazy is None or weight is None or not is_constant or not is_worth(value_of(node)):
             return False
 
         def lower() -> Any:
@@ -242,19 +242,8 @@ class Lowering:
         """A node that reads no expression."""
         self._projections.note(node)
         folded = self._projections.folded(node)
-        if folded is None:
-            self._relu(node)
-        elif _is_worth(value_of(node.args[0])):
+        if folded is not None and is_worth(value_of(node.args[0])):
             result = self._lowered(node, lambda: project(*folded), "projection", value_of(node).dtype)
-            if result is not None:
-                self._replace(node, result)
-
-    def _relu(self, node: fx.Node) -> None:
-        if node.target not in _RELU or node.kwargs.get("inplace") or len(node.args) != 1:
-            return
-        x = value_of(node.args[0])
-        if isinstance(x, Tensor) and is_slow_in_inductor(x) and x.is_contiguous() and _is_worth(x, thresholds.RELU):
-            result = self._lowered(node, lambda: apply(Relu, x), "relu", x.dtype)
             if result is not None:
                 self._replace(node, result)
 
@@ -264,7 +253,7 @@ class Lowering:
         logits, value = softmax.logits, value_of(node)
         if found is None or value.dtype not in types_on(value.device.type) or value.dim() > 3:
             return False
-        if not _is_worth(value, thresholds.SOFTMAX):
+        if not is_worth(value, thresholds.SOFTMAX):
             return False
         edges, row = found
         lazy = self._expressions.get(logits)
@@ -301,7 +290,7 @@ class Lowering:
         """Several reductions of the same rows, of which the node is the first."""
         call, lazy, src = self._reductions[node], self._expressions.get(group.src), value_of(group.src)
         found = self._edges.of(call.ids)
-        if found is None or src.dtype not in types_on(src.device.type) or not _is_worth(src):
+        if found is None or src.dtype not in types_on(src.device.type) or not is_worth(src):
             return False
         if lazy is not None and not several.goes_along(lazy, *found, call.num_rows):
             src, lazy = value_of(self._materialized(group.src, node) or group.src), None
@@ -323,15 +312,24 @@ class Lowering:
         found, src = self._edges.of(call.ids), value_of(call.src)
         if found is None or src.dtype not in types_on(src.device.type):
             return None
-        if not _is_worth(src) and not (is_ones(call.src) and src.dim() == 1 and _is_worth(src, thresholds.COUNT)):
+        if not is_worth(src) and not (is_ones(call.src) and src.dim() == 1 and is_worth(src, thresholds.COUNT)):
             self._counts["fewer values than pay"] += 1
             return None
-        lower = functools.partial(self._reduced, call, lazy, *found)
+        lower = functools.partial(self._unless_fused, call, lambda: self._reduced(call, lazy, *found))
         return self._lowered(node, lower, call.kind, value_of(node).dtype)
+
+    def _unless_fused(self, call: Reduction, lower: Callable[[], Tensor]) -> Tensor:
+        chain = chains.chain_of(call)
+        before = set(self._graph.nodes) if chain else set()
+        out = lower()
+        if chain and chains.store_edges([x for x in self._graph.nodes if x not in before], value_of(call.src)):
+            self._left |= chain
+            raise chains.Fused
+        return out
 
     def _reduced(self, call: Reduction, lazy: Any, edges: TracedEdges, row: int) -> Tensor:
         if is_ones(call.src) and call.kind == "sum" and call.dim == 0 and value_of(call.src).dim() == 1:
-            out = _degrees(edges.ending_in(row, call.num_rows), value_of(call.src).dtype)
+            out = degrees(edges.ending_in(row, call.num_rows), value_of(call.src).dtype)
         else:
             out = self._rows_reduced(call, lazy, edges, row)
         return out if call.target is None else value_of(call.target) + out
@@ -345,7 +343,7 @@ class Lowering:
             src = value_of(self._materialized(call.src) or call.src)
         if call.dim:
             src = src.movedim(call.dim, 0).contiguous()
-        out = _reduced_rows(edges.ending_in(row, call.num_rows), call.kind, src, edges.ids(row))
+        out = reduced_rows(edges.ending_in(row, call.num_rows), call.kind, src, edges.ids(row))
         return out.movedim(0, call.dim).contiguous() if call.dim else out
 
     def _expression_reduced(self, call: Reduction, lazy: Any, row: int) -> Tensor:
@@ -360,22 +358,24 @@ class Lowering:
         dtype: of a tensor that it must return.
         """
         before, state = set(self._graph.nodes), self._values.state()
-        with _counted(self._counts):
-            try:
-                with self._graph.inserting_before(node), recording(self._graph, self._values):
-                    result = lower()
-                if isinstance(result, Tensor) and dtype not in (None, result.dtype):
-                    raise Failed(f"it has dtype {result.dtype}; expected {dtype}")
-                return result
-            except Exception as error:  # of a size that is not known yet, or a form that no operator has
-                _log.debug("%s is not lowered", what, exc_info=True)
-                reason = str(error).partition("\n")[0][:120]
-                self._counts[f"not lowered: {what}: {type(error).__name__}: {reason}"] += 1
-                for new in [x for x in reversed(self._graph.nodes) if x not in before]:
-                    self._graph.erase_node(new)
-                self._values.restore(state)
-                self._edges.forget()
-                return None
+        try:
+            with self._graph.inserting_before(node), recording(self._graph, self._values), _counts() as counts:
+                result = lower()
+            if isinstance(result, Tensor) and dtype not in (None, result.dtype):
+                raise Failed(f"it has dtype {result.dtype}; expected {dtype}")
+            self._counts += counts
+            return result
+        except chains.Fused:
+            self._counts[f"left alone: {name_of(node)}: Inductor fuses what it reduces"] += 1
+        except Exception as error:  # of a size that is not known yet, or a form that no operator has
+            _log.debug("%s is not lowered", what, exc_info=True)
+            reason = str(error).partition("\n")[0][:120]
+            self._counts[f"not lowered: {what}: {type(error).__name__}: {reason}"] += 1
+        for new in [x for x in reversed(self._graph.nodes) if x not in before]:
+            self._graph.erase_node(new)
+        self._values.restore(state)
+        self._edges.forget()
+        return None
 
     def _replace(self, node: fx.Node, result: Tensor) -> None:
         new = self._values.argument(result, self._graph)
@@ -445,7 +445,9 @@ class Lowering:
         for node, (gather, edges, row) in self._gathers.items():
             users = [user for user in node.users if user not in dead and name_of(user) not in _METADATA]
             x = value_of(gather.x)
-            if not users or not x.requires_grad or gather.dim != 0 or not _is_worth(value_of(node)):
+            if node in self._left and all(user in self._left for user in users):
+                continue
+            if not users or not x.requires_grad or gather.dim != 0 or not is_worth(value_of(node)):
                 continue
 
             def lower(x: Tensor = x, edges: TracedEdges = edges, row: int = row) -> Any:
@@ -457,35 +459,13 @@ class Lowering:
 
 
 @contextlib.contextmanager
-def _counted(counts: Counter[str]) -> Iterator[None]:
-    """Counts operators to which expressions are lowered here, and not as those of calls."""
+def _counts() -> Iterator[Counter[str]]:
+    """Counts operators to which expressions are lowered, and not as those of calls."""
+    counts: Counter[str] = Counter()
     routed = dict(accounts.routed)
     try:
-        yield
+        yield counts
     finally:
-        for name, count in accounts.routed.items():
-            if count != routed.get(name, 0):
-                counts[name] += count - routed.get(name, 0)
+        counts.update({name: count - routed.get(name, 0) for name, count in accounts.routed.items()})
         accounts.routed.clear()
         accounts.routed.update(routed)
-
-
-def _is_worth(x: Tensor, smallest: int | None = None) -> bool:
-    """Whether there are enough values, as far as the sizes are known."""
-    size, smallest = x.numel(), thresholds.MESSAGE if smallest is None else smallest
-    if isinstance(size, torch.SymInt):
-        hint = size.node.hint if size.node.has_hint() else None
-        return hint is None or hint >= smallest
-    return size >= smallest
-
-
-def _reduced_rows(g: Any, kind: str, src: Tensor, ids: Tensor) -> Tensor:
-    accounts.routed[f"gspmm:copy_e_{kind}"] += 1
-    with without_autocast(src.device):
-        if kind == "sum" and src.requires_grad and torch.is_grad_enabled():
-            return apply(SumRows, src, ids, g)
-        return ops.gspmm(g, "copy_rhs", kind, None, src)
-
-
-def _degrees(g: Any, dtype: torch.dtype) -> Tensor:
-    return g.in_degrees().to(dtype)
