@@ -47,6 +47,9 @@ class TracedEdges(Propagation):
             return self.into(row, num_into, num_from)
         return self._found(("row", row, str(num_into)), lambda: self._graph_of_row(row, num_into))
 
+    def copies(self, count: int) -> None:
+        return None
+
     def graph_with(self, row: int, num_nodes: int) -> Graph:
         raise NotImplementedError  # lowering() gives the numbers of nodes of both rows where they are needed
 

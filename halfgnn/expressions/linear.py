@@ -6,6 +6,8 @@ is the first layer of EdgeConv, CGConv, PNA and of networks of meshes.
 
 from __future__ import annotations
 
+import copy
+import math
 from typing import Any
 
 import torch
@@ -149,16 +151,31 @@ def _sum(
     layers: list[Rows] = []
     for of, pairs in terms.items():
         if of != EDGES and bias is not None:
-            out, bias = _layer(pairs, bias, dtype), None
+            out, bias = _layer(pairs, bias, dtype, x.edge_dim), None
         else:
-            out = _layer(pairs, None, dtype)
+            out = _layer(pairs, None, dtype, x.edge_dim)
         layers.append(Rows(of, out))
     routed["linear"] += 1
     if may_split and terms.keys() == {0, 1}:
         return _as_expression({layer.side: layer.x for layer in layers}, x)
     with without_autocast(x.device):
-        out = evaluation.tensor_of(sum_of(layers))
-    return out if x.edge_dim == 0 else out.movedim(0, x.edge_dim).contiguous()
+        if x.edge_dim == 0:
+            return evaluation.tensor_of(sum_of(layers))
+        return _of_samples(layers, evaluation, x)
+
+
+def _of_samples(layers: list[Rows], evaluation: Evaluation, x: Expression) -> Tensor:
+    """The sum of layers (N or E, *, D) as a tensor (*, E, D): of edges of as many copies of the graph as there are samples."""
+    samples, dim = x.shape[: x.edge_dim], x.edge_dim
+    count = math.prod(samples)
+    is_whole = count > 0 and all(layer.x.shape[1:-1] == samples for layer in layers)
+    edges = evaluation.propagation.copies(count) if is_whole else None
+    if edges is None:
+        return evaluation.tensor_of(sum_of(layers)).movedim(0, dim).contiguous()
+    of_all = copy.copy(evaluation)
+    of_all.propagation, of_all.num_nodes = edges, {row: count * n for row, n in evaluation.num_nodes.items()}
+    rows = [Rows(layer.side, layer.x.movedim(0, dim).flatten(0, dim)) for layer in layers]
+    return of_all.tensor_of(sum_of(rows)).unflatten(0, (*samples, -1))
 
 
 def _as_expression(rows: dict[int | str, Tensor], x: Expression) -> Expression:
@@ -170,14 +187,17 @@ def _as_expression(rows: dict[int | str, Tensor], x: Expression) -> Expression:
     return lazy
 
 
-def _layer(pairs: list[tuple[Tensor, Tensor]], bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The sum of the layers of rows of the same nodes, in a dtype. Weights of the same rows are added up first."""
+def _layer(pairs: list[tuple[Tensor, Tensor]], bias: Tensor | None, dtype: torch.dtype, dim: int) -> Tensor:
+    """The sum of the layers of rows of the same nodes, in a dtype. Weights of the same rows are added up first.
+
+    dim: of rows, in memory. It is the first one here.
+    """
     by_rows: dict[int, tuple[Tensor, Tensor]] = {}
     for x, weight in pairs:
         known = by_rows.get(id(x))
         by_rows[id(x)] = (x, weight if known is None else known[1] + weight)
-    first, *others = by_rows.values()
-    out = F.linear(snapshot(first[0]).to(dtype), first[1], bias)
+    first, *others = [(snapshot(x).movedim(0, dim).to(dtype), weight) for x, weight in by_rows.values()]
+    out = F.linear(*first, bias)
     for x, weight in others:
-        out = out + F.linear(snapshot(x).to(dtype), weight)
-    return out
+        out = out + F.linear(x, weight)
+    return out.movedim(dim, 0)

@@ -7,6 +7,7 @@ from torch import Tensor
 from ..graph import Graph
 from ..graphs_by_tensor.edge_index import graph_of, graph_with, reached
 from ..graphs_by_tensor.store import address_of
+from .copies import copies_of
 
 
 class Propagation:
@@ -69,6 +70,10 @@ class Propagation:
         g = self.graph_with(row, num_into)
         return g if row == 1 else turned(g)
 
+    def copies(self, count: int) -> Propagation | None:
+        """The edges of so many samples on the same graph; None if their Graphs are not cached."""
+        return Copies(self, count)
+
     def graph_with(self, row: int, num_nodes: int) -> Graph:
         """The Graph from the nodes of row 0 to those of row 1, so many of one row and at least as many of the other."""
         return graph_with(self.edge_index, row, num_nodes)
@@ -86,6 +91,22 @@ class Pairs(Propagation):
     def row_of(self, index: Tensor) -> int | None:
         row = self.origin.row_of(index)
         return None if row == self.row else row
+
+
+class Copies(Propagation):
+    """So many copies of the edges of another propagation, of which nothing but Graphs is asked."""
+
+    __slots__ = ("count", "origin")
+
+    def __init__(self, origin: Propagation, count: int) -> None:
+        super().__init__(origin.edge_index, [None if n is None else n * count for n in origin.size], origin.refusal)
+        self.origin, self.count = origin, count
+
+    def into(self, row: int, num_into: int, num_from: int) -> Graph:
+        return copies_of(self.origin.into(row, num_into // self.count, num_from // self.count), self.count)
+
+    def graph_with(self, row: int, num_nodes: int) -> Graph:
+        return copies_of(self.origin.graph_with(row, num_nodes // self.count), self.count)
 
 
 def turned(g: Graph) -> Graph:

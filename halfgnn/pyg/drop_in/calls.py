@@ -11,6 +11,7 @@ from torch import Tensor
 from ...common.precision import autocasts, computed_type, without_autocast
 from ...drop_in.gate import Reason, index_reason, mode_reason
 from ...expressions import attention
+from ...expressions.copies import copies_of
 from ...expressions.expression import Expression
 from ...expressions.reduce import Lowering, as_result, has_rows_of, reduced
 from .accounts import routed
@@ -38,11 +39,26 @@ def reduced_call(name: str, call: Call) -> Tensor:
         call = call._replace(src=call.src.materialized(name))
     if call.dim != 0 and call.is_transposed(owner):
         dim = call.dim
+        rows = _reduced_samples(name, call, owner)
+        if rows is not None:
+            return rows
         rows = reduced_call(name, call._replace(src=call.src.movedim(dim, 0).contiguous(), dim=0))
         return as_result(rows, dim)
     g = graph_over(call, owner)
     routed[name] += 1
     return reduced_rows(g, str(call.kind), call.src, plain(call.index))
+
+
+def _reduced_samples(name: str, call: Call, owner: Owner | None) -> Tensor | None:
+    """Rows (*, E, D) of samples on one graph, reduced without another copy of them; None if there is none to save."""
+    src, dim = call.src, call.dim % call.src.dim()
+    if not src.is_contiguous() or not src.numel():
+        return None
+    g = graph_over(call._replace(src=src.movedim(dim, 0), dim=0), owner)
+    routed[name] += 1
+    samples = src.shape[:dim]
+    rows = reduced_rows(copies_of(g, samples.numel()), str(call.kind), src.flatten(0, dim), None)
+    return rows.unflatten(0, (*samples, -1))
 
 
 def reduced_message(call: Call, owner: Owner | None) -> Tensor | None:
