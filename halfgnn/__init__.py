@@ -34,7 +34,7 @@ __all__ = [
 
 def __getattr__(name):
     # Imported when first used: not every program needs them, and the import of a few is slow.
-    if name in ("compat", "dataloading", "dgl", "nn", "padding", "pyg"):
+    if name in ("compat", "dataloading", "dgl", "distributed", "nn", "padding", "pyg"):
         import importlib
 
         return importlib.import_module(f"halfgnn.{name}")

@@ -28,7 +28,7 @@ LAYERS = (
     ("halfgnn.expressions",),
     ("halfgnn.compiled",),
     ("halfgnn.dataloading", "halfgnn.dgl", "halfgnn.pyg"),
-    ("halfgnn.compat",),
+    ("halfgnn.compat", "halfgnn.distributed"),
     ("halfgnn",),
 )
 

@@ -1,0 +1,166 @@
+"""DistGraph: the part of a graph that a process owns, and the rows of its sources that others own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..common.caching import ordinary_tensors
+from ..common.operands import check_dense, check_tensor
+from ..dataloading import FeatureStore
+from ..graph import Graph
+from ..graphs_by_tensor.store import topology_of
+from .exchange import Exchange
+from .partition import read
+
+
+class DistGraph:
+    """The nodes that this process owns, with all of their in-edges.
+
+        dist.init_process_group("gloo")  # NCCL on GPUs; started by torchrun
+        g = DistGraph.load("parts")
+        x = g.features("x").data
+        h = conv(g.graph, (g.halo(x), x))  # a module of halfgnn.nn; operators: ops.copy_u_sum(g.graph, g.halo(x))
+        h = conv((g.halo(x), x), g.edge_index)  # a module of torch_geometric that takes features of both sides
+
+    Attributes:
+        graph: a bipartite :class:`halfgnn.Graph`, from this process's nodes, followed by its ghosts, to its nodes.
+        edge_index: the same as (2, E), int64. Its columns, and rows of edge data, are in the order of destinations.
+        nodes: (num_own,), the ids that the nodes of this process have in the whole graph.
+        edge_ids: (E,), those of its edges.
+        num_own, num_ghosts: how many nodes it owns, and how many nodes of others its edges read.
+        num_nodes, num_edges: those of the whole graph.
+        rank, world_size: this process, and how many there are.
+        bytes_sent: by this process for rows and gradients of ghosts, since the graph was loaded.
+    """
+
+    def __init__(self, folder: Path, description: dict[str, Any], part: dict[str, Tensor], exchange: Exchange) -> None:
+        self._folder, self._exchange = folder, exchange
+        self.rank, self.world_size = exchange.rank, exchange.world_size
+        self.num_nodes, self.num_edges = description["num_nodes"], description["num_edges"]
+        self.nodes, self.edge_ids = part["nodes"].long(), part["edge_ids"].long()
+        self.num_own, self.num_ghosts = self.nodes.shape[0], part["ghosts"].shape[0]
+        csc = part["indptr"], part["indices"], None
+        self.graph = Graph(self.num_own + self.num_ghosts, self.num_own, csc=csc)
+        with ordinary_tensors():
+            self.edge_index = torch.stack(self.graph.edges()).long()
+        topology_of(self.edge_index).graph((self.graph.num_src, self.graph.num_dst), lambda: self.graph)
+
+    @classmethod
+    def load(cls, folder: Any, *, group: Any = None, device: Any = "cpu", check: bool | None = None) -> DistGraph:
+        """This process's part of a partition. All processes of the group call it.
+
+        Args:
+            folder: of :func:`partition`, which every process can read.
+            group: a process group of torch.distributed; None is the default one.
+            device: of the graph: a GPU if the group is NCCL's.
+            check: whether `halo` asks in every call whether all processes pass rows of one shape and dtype. None: on a CPU.
+                On a GPU the host would wait for the answer.
+
+        Raises:
+            RuntimeError: torch.distributed is not initialised. FileNotFoundError: there is no partition. ValueError: it has another
+                number of parts than the group has processes, or processes have loaded different ones.
+        """
+        if not (dist.is_available() and dist.is_initialized()):
+            raise RuntimeError("torch.distributed is not initialised; call torch.distributed.init_process_group first")
+        folder, description = Path(folder), read(folder)
+        exchange = Exchange(group, torch.device(device), check)
+        num_parts = len(description["parts"])
+        exchange.check_same("partition", description["id"])
+        if num_parts != exchange.world_size:
+            raise ValueError(
+                f"{folder} has {num_parts} parts; expected {exchange.world_size}, one per process of the group"
+            )
+        with np.load(folder / f"part-{exchange.rank}.npz") as arrays:
+            part = {name: torch.from_numpy(arrays[name]).to(device) for name in arrays.files}
+        exchange.set_rows(
+            part["sends"], part["send_counts"].tolist(), part["ghost_counts"].tolist(), part["nodes"].shape[0]
+        )
+        return cls(folder, description, part, exchange)
+
+    @property
+    def device(self) -> torch.device:
+        return self.graph.device
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._exchange.bytes_sent
+
+    def halo(self, x: Tensor) -> Tensor:
+        """The rows of all sources of this process's edges: its own, followed by its ghosts', which their owners send.
+
+        All processes call it together, with rows of one shape and dtype. Rows travel in the dtype of x, and so do their gradients
+        in the backward, which are summed in fp32, always in the same order, and rounded once.
+
+        Args:
+            x: (num_own, *), rows of this process's nodes, of any dtype.
+
+        Returns:
+            (num_own + num_ghosts, *), in the dtype of x.
+
+        Raises:
+            TypeError, ValueError: x is no dense tensor, has another number of rows, or is on another device; or processes pass
+                rows of other shapes or dtypes, which all of them are told. RuntimeError: a process has ended, which the message
+                names.
+        """
+        check_tensor(x, "x")
+        check_dense(x, "x")
+        if x.dim() == 0 or x.shape[0] != self.num_own:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}; expected ({self.num_own}, *), a row per node of this process"
+            )
+        if x.device != self.device:
+            raise ValueError(f"x is on {x.device}; expected {self.device}, the device of the graph")
+        self._exchange.check_alike(x)
+        return _Halo.apply(x, self._exchange)
+
+    def in_degrees(self) -> Tensor:
+        """(num_own,): the in-degrees of this process's nodes, int64."""
+        return self.graph.in_degrees().long()
+
+    def out_degrees(self) -> Tensor:
+        """(num_own,): the out-degrees of this process's nodes in the whole graph, int64. All processes call it together."""
+        return self._exchange.returned(self.graph.out_degrees().long().unsqueeze(1)).squeeze(1)
+
+    def features(self, name: str) -> FeatureStore:
+        """The rows of this process's nodes, from the file that :func:`cut_features` wrote. They are read as they are used.
+
+        Raises:
+            FileNotFoundError: there are none of this name.
+        """
+        return FeatureStore.open(self._folder / f"part-{self.rank}.{name}.npy")
+
+    def __repr__(self) -> str:
+        return (
+            f"DistGraph(process {self.rank} of {self.world_size}, num_own={self.num_own}, num_ghosts={self.num_ghosts}, "
+            f"num_edges={self.graph.num_edges} of {self.num_edges}, device='{self.device}')"
+        )
+
+
+class _Halo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, exchange: Exchange) -> Tensor:
+        ctx.exchange = exchange
+        return exchange.with_ghosts(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _Returned.apply(grad, ctx.exchange), None
+
+
+class _Returned(torch.autograd.Function):
+    """Gradients of rows with ghosts, summed into the rows of their owners."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, exchange: Exchange) -> Tensor:
+        ctx.exchange = exchange
+        return exchange.returned(grad)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _Halo.apply(grad, ctx.exchange), None

@@ -1,0 +1,120 @@
+"""Exchange: the rows that processes send one another, by one all-to-all of exactly those."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .. import ops
+from ..common.precision import HALF, without_autocast
+from ..graph import Graph
+
+_PATIENCE = timedelta(seconds=10)  # for other processes to say that they are alive, after a failure
+
+
+class Exchange:
+    """Rows of nodes that other processes read, and the way back for their gradients.
+
+    group: of torch.distributed, or None. device: of rows. check: see DistGraph.load.
+    """
+
+    def __init__(self, group: Any, device: torch.device, check: bool | None) -> None:
+        self._group, self._device = group, device
+        self._checks = device.type == "cpu" if check is None else check
+        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        self.bytes_sent, self._failures = 0, 0
+
+    def set_rows(self, sends: Tensor, send_counts: list[int], ghost_counts: list[int], num_own: int) -> None:
+        """sends: of this process's rows, those that others read, by process; the counts of both ways, by process."""
+        self._sends, self._send_counts, self._ghost_counts, self._num_own = sends, send_counts, ghost_counts, num_own
+        edges = torch.arange(sends.shape[0], dtype=sends.dtype, device=sends.device)
+        self._returns = Graph.from_edges(edges, sends, num_src=sends.shape[0], num_dst=num_own)  # sums what comes back
+
+    # ---- rows ------------------------------------------------------------------------------------------------------------------
+
+    def with_ghosts(self, x: Tensor) -> Tensor:
+        """x (num_own, *), followed by the rows of ghosts."""
+        out = x.new_empty((self._num_own + sum(self._ghost_counts), *x.shape[1:]))
+        out[: self._num_own] = x
+        self._swap(out[self._num_own :], x.index_select(0, self._sends), self._ghost_counts, self._send_counts)
+        return out
+
+    def returned(self, rows: Tensor) -> Tensor:
+        """Rows of nodes and ghosts, with those of each node summed at its owner: (num_own, *)."""
+        found = rows.new_empty((self._sends.shape[0], *rows.shape[1:]))
+        self._swap(found, rows[self._num_own :].contiguous(), self._send_counts, self._ghost_counts)
+        own = rows[: self._num_own]
+        if not rows.is_floating_point():
+            return own.index_add(0, self._sends, found)
+        with torch.no_grad(), without_autocast(rows.device):
+            wide = torch.float32 if rows.dtype in HALF else None
+            return own.add(ops.gspmm(self._returns, "copy_rhs", "sum", None, found, out_dtype=wide)).to(rows.dtype)
+
+    def _swap(self, out: Tensor, rows: Tensor, out_counts: list[int], row_counts: list[int]) -> None:
+        """Fills out with the rows of other processes, in their order. As bytes: back ends differ in the dtypes that they have."""
+        width = math.prod(rows.shape[1:]) * rows.element_size()
+        bytes_in, bytes_out = _bytes_of(out), _bytes_of(rows)
+        sizes = [count * width for count in out_counts], [count * width for count in row_counts]
+        self._call("rows of ghosts", lambda: dist.all_to_all_single(bytes_in, bytes_out, *sizes, group=self._group))
+        self.bytes_sent += bytes_out.numel()
+
+    # ---- faults ----------------------------------------------------------------------------------------------------------------
+
+    def check_same(self, what: str, value: str) -> None:
+        """Raises ValueError in all processes if they have different values."""
+        values: list[Any] = [None] * self.world_size
+        self._call(what, lambda: dist.all_gather_object(values, value, group=self._group))
+        others = [rank for rank, other in enumerate(values) if other != values[0]]
+        if others:
+            one, other = values[0], values[others[0]]
+            raise ValueError(f"processes 0 and {others[0]} have different values of {what}: {one!r} and {other!r}")
+
+    def check_alike(self, x: Tensor) -> None:
+        """Raises ValueError in all processes if they pass rows of different shapes or dtypes, before any waits for another."""
+        if not self._checks:
+            return
+        has_gradient = x.requires_grad and torch.is_grad_enabled()
+        shape = ", ".join(map(str, ("nodes", *x.shape[1:])))
+        kind = f"({shape}) of {x.dtype}, {'with a' if has_gradient else 'without'} gradient"
+        own = torch.tensor([zlib.crc32(kind.encode())], device=self._device)
+        kinds = own.new_empty(self.world_size)
+        self._call("the shape of rows", lambda: dist.all_gather_into_tensor(kinds, own, group=self._group))
+        if bool((kinds != own).any()):
+            self.check_same("x", kind)
+
+    def _call(self, what: str, collective: Callable[[], Any]) -> None:
+        try:
+            collective()
+        except RuntimeError as error:  # torch.distributed's own are subclasses
+            missing = self._missing()
+            reason = f"{missing} of {self.world_size} does not answer" if missing else "a process was too late"
+            raise RuntimeError(f"process {self.rank} could not exchange {what}: {reason}") from error
+
+    def _missing(self) -> str:
+        """The processes that have ended: those that do not write to the store any more."""
+        self._failures += 1
+        key = f"halfgnn/failure-{self._failures}"
+        ranks = range(self.world_size)
+        try:
+            store = dist.distributed_c10d._get_default_store()
+            store.set(f"{key}/{dist.get_rank()}", "alive")
+        except RuntimeError:
+            return "the process of the store"
+        found = []
+        for rank in ranks if self._group is None else [dist.get_global_rank(self._group, rank) for rank in ranks]:
+            try:
+                store.wait([f"{key}/{rank}"], _PATIENCE)
+            except RuntimeError:
+                found.append(str(rank))
+        return f"process {', '.join(found)}" if found else ""
+
+
+def _bytes_of(x: Tensor) -> Tensor:
+    return x.view(-1).view(torch.uint8) if x.numel() else x.new_empty(0, dtype=torch.uint8)

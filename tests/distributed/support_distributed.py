@@ -1,0 +1,218 @@
+"""What the processes of the tests of halfgnn.distributed compute, and the same in one process."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import halfgnn
+import halfgnn.nn
+from halfgnn.distributed import DistGraph, cut_features, partition, sum_gradients
+
+N, E, C, CLASSES, STEPS = 90, 800, 12, 5, 20
+
+
+def graph() -> halfgnn.Graph:
+    generator = torch.Generator().manual_seed(0)
+    return halfgnn.Graph.from_edges(*torch.randint(N, (2, E), generator=generator), num_src=N, num_dst=N)
+
+
+def features(dtype: torch.dtype = torch.float32, *shape: int) -> Tensor:
+    x = torch.randn(N, *(shape or (C,)), generator=torch.Generator().manual_seed(1))
+    return (8 * x).to(dtype)
+
+
+def labels() -> Tensor:
+    return torch.randint(CLASSES, (N,), generator=torch.Generator().manual_seed(2))
+
+
+def write_parts(folder: Path, parts: int) -> None:
+    owner = torch.randint(parts, (N,), generator=torch.Generator().manual_seed(3))
+    partition(graph(), parts, out=folder, method=owner)
+    cut_features(folder, "x", features())
+    cut_features(folder, "labels", labels())
+
+
+# ---- processes ---------------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def run(task: Callable[[DistGraph], Any], folder: Path, world_size: int) -> list[Any]:
+    """What the task returns in each process."""
+    torch.multiprocessing.spawn(_run, (task, free_port(), folder, world_size), nprocs=world_size)
+    return [torch.load(folder / f"result-{rank}.pt") for rank in range(world_size)]
+
+
+def _run(rank: int, task: Callable[[DistGraph], Any], port: int, folder: Path, world_size: int) -> None:
+    torch.set_num_threads(1)
+    start(rank, port, world_size)
+    torch.save(task(DistGraph.load(folder)), folder / f"result-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def start(rank: int, port: int, world_size: int, seconds: float = 60) -> None:
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", address, rank=rank, world_size=world_size, timeout=timedelta(seconds=seconds))
+
+
+# ---- training ----------------------------------------------------------------------------------------------------------------
+
+
+class Network(nn.Module):
+    """Two layers, of a DistGraph or of a Graph and the whole features."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        if kind == "sage":
+            self.layers = nn.ModuleList(halfgnn.nn.SAGEConv(a, b, "mean") for a, b in ((C, 16), (16, CLASSES)))
+        else:
+            self.layers = nn.ModuleList(
+                halfgnn.nn.GATConv(a, b, 2, allow_zero_in_degree=True) for a, b in ((C, 16), (16, CLASSES))
+            )
+
+    def forward(self, g: Any, x: Tensor) -> Tensor:
+        for i, layer in enumerate(self.layers):
+            x = layer(g.graph, (g.halo(x), x)) if isinstance(g, DistGraph) else layer(g, x)
+            x = x.mean(1) if x.dim() == 3 else x
+            x = x.relu() if i == 0 else x
+        return x
+
+
+def train(g: Any, x: Tensor, y: Tensor, kind: str, dtype: torch.dtype) -> dict[str, Any]:
+    """Losses, and the gradients of the first step and the last weights."""
+    torch.manual_seed(5)
+    model = Network(kind)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, enabled=dtype is torch.float16)
+    losses, first = [], None
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+            out = model(g, x)
+        loss = F.cross_entropy(out.float(), y, reduction="sum") / N
+        scaler.scale(loss).backward()
+        total = loss.detach().clone()
+        if isinstance(g, DistGraph):
+            sum_gradients(model)
+            dist.all_reduce(total)
+        if first is None:
+            first = [p.grad.clone() / scaler.get_scale() for p in model.parameters()]
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(total)
+    return {"losses": torch.stack(losses), "gradients": first, "weights": [p.detach() for p in model.parameters()]}
+
+
+KINDS = [(kind, dtype) for kind in ("sage", "gat") for dtype in (torch.float32, torch.bfloat16, torch.float16)]
+
+
+def kinds_of(world_size: int) -> list[tuple[str, torch.dtype]]:
+    return KINDS if world_size == 2 else [KINDS[0], KINDS[4]]
+
+
+def trained(g: DistGraph) -> dict[str, Any]:
+    x, y = g.features("x").data, g.features("labels").data
+    found = {f"{kind} {dtype}": train(g, x, y, kind, dtype) for kind, dtype in kinds_of(g.world_size)}
+    found["again"] = train(g, x, y, "gat", torch.bfloat16)
+    return found
+
+
+# ---- rows of ghosts ----------------------------------------------------------------------------------------------------------
+
+SHAPES = [(), (3,), (2, 3)]
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool]
+
+
+def weights(g: halfgnn.Graph, *shape: int) -> Tensor:
+    """Of every edge and column."""
+    return torch.randn(E, *shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+
+
+def exchanged(g: DistGraph) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "nodes": g.nodes,
+        "edge_ids": g.edge_ids,
+        "edge_index": g.edge_index,
+        "ghosts": g.num_ghosts,
+    }
+    for dtype in DTYPES:
+        for shape in SHAPES:
+            found[f"rows {dtype} {shape}"] = g.halo(features(dtype, *shape or (1,)).view(N, *shape)[g.nodes])
+    for dtype in DTYPES[:4]:
+        x = features(dtype)[g.nodes].requires_grad_()
+        rows = g.halo(x)[g.edge_index[0]].double() * weights(g.graph, C)[g.edge_ids]
+        found[f"gradient {dtype}"] = torch.autograd.grad(rows.sum(), x)[0]
+    x = features(torch.float64)[g.nodes].requires_grad_()
+    (grad,) = torch.autograd.grad((g.halo(x) ** 3)[g.edge_index[0]].sum(), x, create_graph=True)
+    found["second"] = torch.autograd.grad(grad.pow(2).sum(), x)[0]
+    found["in"], found["out"] = g.in_degrees(), g.out_degrees()
+    before = g.bytes_sent
+    g.halo(features(torch.bfloat16)[g.nodes])
+    found["bytes"] = g.bytes_sent - before
+    found["errors"] = [_error(g, x) for x in _wrong_rows(g)]
+    return found
+
+
+def _wrong_rows(g: DistGraph) -> list[Any]:
+    """The last ones differ between processes."""
+    x = features()[g.nodes]
+    width = C - g.rank
+    return [x[1:], [1], x.to_sparse(), x.double() if g.rank else x, x[:, :width], x.requires_grad_(g.rank == 1)]
+
+
+def _error(g: DistGraph, x: Any) -> str:
+    try:
+        g.halo(x)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def of_pyg(g: DistGraph) -> dict[str, Any]:
+    """Unmodified modules of torch_geometric under the drop-in."""
+    import torch_geometric.nn as pyg
+
+    import halfgnn.pyg
+
+    found = {}
+    for name in ("SAGEConv", "GATConv", "GraphConv", "TransformerConv"):
+        torch.manual_seed(6)
+        module = getattr(pyg, name)((C, C), 4)
+        x = features()[g.nodes].requires_grad_()
+        with halfgnn.pyg.accelerate():
+            out = module((g.halo(x), x), g.edge_index)
+        out.sin().sum().backward()
+        sum_gradients(module)
+        found[name] = [out.detach(), x.grad, *(p.grad for p in module.parameters())]
+    return found
+
+
+def dies(rank: int, port: int, folder: Path) -> None:
+    """Process 1 ends while the others send rows."""
+    from halfgnn.distributed import exchange
+
+    exchange._PATIENCE = timedelta(seconds=2)
+    start(rank, port, 3, 20)
+    g = DistGraph.load(folder)
+    g.halo(features()[g.nodes])
+    if rank == 1:
+        os._exit(3)
+    try:
+        g.halo(features()[g.nodes])
+    except RuntimeError as error:
+        torch.save(str(error), folder / f"error-{rank}.pt")
+        os._exit(0)  # not by destroy_process_group, which waits
