@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..common.caching import ordinary_tensors
-from ..common.operands import check_dense, check_tensor
+from ..common.operands import check_dense, check_rows, check_tensor
+from ..common.precision import autocast_all
 from ..dataloading import FeatureStore
 from ..graph import Graph
 from ..graphs_by_tensor.store import topology_of
+from .aggregate import Aggregate, Block, blocks_of
 from .exchange import Exchange
 from .partition import read
 
@@ -108,6 +111,58 @@ class DistGraph:
                 rows of other shapes or dtypes, which all of them are told. RuntimeError: a process has ended, which the message
                 names.
         """
+        self._check_rows(x)
+        self._exchange.check_alike(x)
+        return _Halo.apply(x, self._exchange)
+
+    def aggregate(self, x: Tensor, weight: Tensor | None = None, reduce: str = "sum") -> Tensor:
+        """The sum or mean over in-edges e = (u, v) of x[u], or of weight[e] * x[u], without the rows of all ghosts at once.
+
+        The rows of one process after another are fetched and summed, and dropped. They travel while those before are summed,
+        this process's own first. In memory are those of two processes. Sums are in fp32 and rounded once. If the weight has a
+        gradient, the backward fetches the rows again. No second derivative.
+
+        All processes call it together, as :meth:`halo`. An attention: the halo of its logits' parts (H numbers per node),
+        ops.edge_softmax on `graph`, and `aggregate` with its result as the weight.
+
+        Args:
+            x: (num_own, *, D), rows of this process's nodes: fp16, bf16, fp32, or on a CPU fp64.
+            weight: (E, *, 1), of this process's edges in their order, one per row or head.
+            reduce: ``"sum"`` or ``"mean"``. Nodes without in-edges get 0.
+
+        Returns:
+            (num_own, *, D), in the dtype of x. Under autocast x and weight are cast first, as those of operators.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: see halo; and for a weight of another shape.
+        """
+        self._check_rows(x)
+        if reduce not in ("sum", "mean"):
+            raise ValueError(f"reduce is {reduce!r}; expected 'sum' or 'mean'")
+        if x.dim() < 2:
+            raise ValueError(f"x has shape {tuple(x.shape)}; expected (num_own, *, D)")
+        if weight is not None:
+            check_rows(weight, "weight", self.graph.num_edges, "e", self.device)
+            expected = (self.graph.num_edges, *x.shape[1:-1], 1)
+            if weight.shape != expected:
+                raise ValueError(
+                    f"weight has shape {tuple(weight.shape)}; expected {expected}, one number per row of x"
+                )
+        rows, weight = autocast_all(self.device, x, weight)
+        assert rows is not None
+        scale = None
+        if reduce == "mean":
+            degrees = self.graph.in_degrees().clamp(min=1)
+            dtype = torch.promote_types(rows.dtype, torch.float32)
+            scale = degrees.to(dtype).reciprocal().view(-1, *[1] * (x.dim() - 1))
+        self._exchange.check_alike(rows)
+        return Aggregate.apply(rows, weight, scale, self._exchange, self._blocks)
+
+    @functools.cached_property
+    def _blocks(self) -> list[Block]:
+        return blocks_of(self.graph, self.num_own, self._exchange.ghost_counts, self.rank)
+
+    def _check_rows(self, x: Any) -> None:
         check_tensor(x, "x")
         check_dense(x, "x")
         if x.dim() == 0 or x.shape[0] != self.num_own:
@@ -116,8 +171,6 @@ class DistGraph:
             )
         if x.device != self.device:
             raise ValueError(f"x is on {x.device}; expected {self.device}, the device of the graph")
-        self._exchange.check_alike(x)
-        return _Halo.apply(x, self._exchange)
 
     def in_degrees(self) -> Tensor:
         """(num_own,): the in-degrees of this process's nodes, int64."""

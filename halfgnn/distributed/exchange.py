@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,14 @@ from ..common.precision import HALF, without_autocast
 from ..graph import Graph
 
 _PATIENCE = timedelta(seconds=10)  # for other processes to say that they are alive, after a failure
+
+
+class _Pending(NamedTuple):
+    """Rows on their way. works: to wait for. rows: which are sent, and may not be freed before. out: which come in."""
+
+    works: list[Any]
+    rows: Tensor
+    out: Tensor
 
 
 class Exchange:
@@ -33,23 +41,24 @@ class Exchange:
 
     def set_rows(self, sends: Tensor, send_counts: list[int], ghost_counts: list[int], num_own: int) -> None:
         """sends: of this process's rows, those that others read, by process; the counts of both ways, by process."""
-        self._sends, self._send_counts, self._ghost_counts, self._num_own = sends, send_counts, ghost_counts, num_own
+        self._sends, self._send_counts, self.ghost_counts, self._num_own = sends, send_counts, ghost_counts, num_own
         edges = torch.arange(sends.shape[0], dtype=sends.dtype, device=sends.device)
+        self._sends_to = sends.long().split(send_counts)
         self._returns = Graph.from_edges(edges, sends, num_src=sends.shape[0], num_dst=num_own)  # sums what comes back
 
     # ---- rows ------------------------------------------------------------------------------------------------------------------
 
     def with_ghosts(self, x: Tensor) -> Tensor:
         """x (num_own, *), followed by the rows of ghosts."""
-        out = x.new_empty((self._num_own + sum(self._ghost_counts), *x.shape[1:]))
+        out = x.new_empty((self._num_own + sum(self.ghost_counts), *x.shape[1:]))
         out[: self._num_own] = x
-        self._swap(out[self._num_own :], x.index_select(0, self._sends), self._ghost_counts, self._send_counts)
+        self._swap(out[self._num_own :], x.index_select(0, self._sends), self.ghost_counts, self._send_counts)
         return out
 
     def returned(self, rows: Tensor) -> Tensor:
         """Rows of nodes and ghosts, with those of each node summed at its owner: (num_own, *)."""
         found = rows.new_empty((self._sends.shape[0], *rows.shape[1:]))
-        self._swap(found, rows[self._num_own :].contiguous(), self._send_counts, self._ghost_counts)
+        self._swap(found, rows[self._num_own :].contiguous(), self._send_counts, self.ghost_counts)
         own = rows[: self._num_own]
         if not rows.is_floating_point():
             return own.index_add(0, self._sends, found)
@@ -64,6 +73,66 @@ class Exchange:
         sizes = [count * width for count in out_counts], [count * width for count in row_counts]
         self._call("rows of ghosts", lambda: dist.all_to_all_single(bytes_in, bytes_out, *sizes, group=self._group))
         self.bytes_sent += bytes_out.numel()
+
+    # ---- one process after another -------------------------------------------------------------------------------------------
+
+    def rows_by_process(self, x: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """(process, its rows that this process reads): x itself first. The next process's rows travel while the caller works."""
+        pending = self._fetch(x, 1)
+        yield self.rank, x
+        for step in range(1, self.world_size):
+            rows = self._finished(pending)
+            pending = self._fetch(x, step + 1)
+            yield (self.rank + step) % self.world_size, rows
+
+    def summed_at_owners(self, of: Callable[[int], Tensor], dtype: torch.dtype) -> Tensor:
+        """The sum, in the dtype, of what all processes have for the rows of this one (num_own, *).
+
+        of(process) returns what this process has for the rows of that one, in fp32 or fp64. They travel in the dtype.
+        """
+        first = of((self.rank + 1) % self.world_size) if self.world_size > 1 else None
+        pending = None if first is None else self._give(first.to(dtype), 1)
+        total = of(self.rank)
+        for step in range(1, self.world_size):
+            rows = self._finished(pending)
+            source = (self.rank - step) % self.world_size
+            if step + 1 < self.world_size:
+                pending = self._give(of((self.rank + step + 1) % self.world_size).to(dtype), step + 1)
+            total.index_add_(0, self._sends_to[source], rows.to(total.dtype))  # no row twice
+        return total.to(dtype)
+
+    def _fetch(self, x: Tensor, step: int) -> _Pending | None:
+        """Sends and receives the rows of one step: of each process, those of the one that is so many after it."""
+        if step >= self.world_size:
+            return None
+        after, before = (self.rank + step) % self.world_size, (self.rank - step) % self.world_size
+        return self._travel(x.index_select(0, self._sends_to[before]), before, after, self.ghost_counts[after])
+
+    def _give(self, rows: Tensor, step: int) -> _Pending:
+        """The way back."""
+        after, before = (self.rank + step) % self.world_size, (self.rank - step) % self.world_size
+        return self._travel(rows.contiguous(), after, before, self._send_counts[before])
+
+    def _travel(self, rows: Tensor, to: int, source: int, count: int) -> _Pending:
+        out = rows.new_empty((count, *rows.shape[1:]))
+        ways = [(dist.isend, rows, to), (dist.irecv, out, source)]
+        swaps = [
+            dist.P2POp(way, _bytes_of(x), self._global_rank(peer), self._group) for way, x, peer in ways if x.numel()
+        ]
+        self.bytes_sent += rows.numel() * rows.element_size()
+        works: list[Any] = []
+        if swaps:
+            self._call("rows of ghosts", lambda: works.extend(dist.batch_isend_irecv(swaps)))
+        return _Pending(works, rows, out)
+
+    def _finished(self, pending: _Pending | None) -> Tensor:
+        assert pending is not None
+        for work in pending.works:
+            self._call("rows of ghosts", work.wait)
+        return pending.out
+
+    def _global_rank(self, rank: int) -> int:
+        return rank if self._group is None else dist.get_global_rank(self._group, rank)
 
     # ---- faults ----------------------------------------------------------------------------------------------------------------
 
@@ -100,20 +169,25 @@ class Exchange:
     def _missing(self) -> str:
         """The processes that have ended: those that do not write to the store any more."""
         self._failures += 1
-        key = f"halfgnn/failure-{self._failures}"
-        ranks = range(self.world_size)
+        key, own = f"halfgnn/failure-{self._failures}", dist.get_rank()
+        store, found = dist.distributed_c10d._get_default_store(), []
         try:
-            store = dist.distributed_c10d._get_default_store()
-            store.set(f"{key}/{dist.get_rank()}", "alive")
-        except RuntimeError:
-            return "the process of the store"
-        found = []
-        for rank in ranks if self._group is None else [dist.get_global_rank(self._group, rank) for rank in ranks]:
-            try:
-                store.wait([f"{key}/{rank}"], _PATIENCE)
-            except RuntimeError:
-                found.append(str(rank))
+            store.set(f"{key}/{own}", "alive")
+            for rank in map(self._global_rank, range(self.world_size)):
+                if rank != own and not _has(store, f"{key}/{rank}"):
+                    found.append(str(rank))
+        except RuntimeError:  # the process that has the store may have ended meanwhile
+            found = found or ["of the store"]
         return f"process {', '.join(found)}" if found else ""
+
+
+def _has(store: Any, key: str) -> bool:
+    """Whether another process writes the key soon. Raises RuntimeError if the store does not answer."""
+    try:
+        store.wait([key], _PATIENCE)
+        return True
+    except RuntimeError:
+        return bool(store.check([key]))
 
 
 def _bytes_of(x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 import halfgnn
 import halfgnn.nn
+import halfgnn.ops
 from halfgnn.distributed import DistGraph, cut_features, partition, sum_gradients
 
 N, E, C, CLASSES, STEPS = 90, 800, 12, 5, 20
@@ -163,8 +165,69 @@ def exchanged(g: DistGraph) -> dict[str, Any]:
     before = g.bytes_sent
     g.halo(features(torch.bfloat16)[g.nodes])
     found["bytes"] = g.bytes_sent - before
+    found |= _aggregated(g)
     found["errors"] = [_error(g, x) for x in _wrong_rows(g)]
     return found
+
+
+AGGREGATES = [  # trailing sizes of the features, of the weight, reduction
+    ((C,), None, "sum"), ((C,), None, "mean"), ((C,), (1,), "sum"), ((2, 3), (2, 1), "sum"), ((2, 3), (2, 1), "mean"),
+    ((1,), (1,), "sum"),
+]  # fmt: skip
+
+
+def _aggregated(g: DistGraph) -> dict[str, Tensor]:
+    found = {}
+    for dtype in DTYPES[:4]:
+        for shape, of_weight, reduce in AGGREGATES:
+            key = f"{dtype} {shape} {of_weight} {reduce}"
+            x = features(dtype, *shape)[g.nodes].requires_grad_()
+            w = None if of_weight is None else weights(g.graph, *of_weight)[g.edge_ids].to(dtype).requires_grad_()
+            before = g.bytes_sent
+            out = g.aggregate(x, w, reduce)
+            found[f"sent {key}"] = g.bytes_sent - before
+            found[f"sum {key}"] = out.detach()
+            grads = torch.autograd.grad(
+                out, [x] if w is None else [x, w], features(torch.float64, *shape)[g.nodes].to(dtype)
+            )
+            found[f"of x {key}"] = grads[0]
+            if w is not None:
+                found[f"of w {key}"] = grads[1]
+    return found
+
+
+def attention_by_parts(g: DistGraph) -> dict[str, Any]:
+    """GAT's layer without the rows of all ghosts, and its own module on a halo; and errors."""
+    torch.manual_seed(7)
+    layer = halfgnn.nn.GATConv(C, 4, 2, allow_zero_in_degree=True)
+    results = []
+    for by_parts in (False, True):
+        layer.zero_grad()
+        x = features()[g.nodes].requires_grad_()
+        if by_parts:
+            h = layer.fc(x).view(-1, 2, 4)
+            source, target = ((h * a).sum(-1, keepdim=True) for a in (layer.attn_l, layer.attn_r))
+            logits = halfgnn.ops.u_add_v(g.graph, g.halo(source), target)
+            out = g.aggregate(h, halfgnn.ops.edge_softmax(g.graph, F.leaky_relu(logits, 0.2))) + layer.bias.view(2, 4)
+        else:
+            out = layer(g.graph, (g.halo(x), x))
+        out.sin().sum().backward()
+        sum_gradients(layer)
+        results.append([out.detach(), x.grad, *(p.grad.clone() for p in layer.parameters())])
+    errors = []
+    x = features()[g.nodes]
+    for arguments in (
+        (x[1:],),
+        (x, None, "max"),
+        (x[:, 0],),
+        (x, torch.ones(3, 1)),
+        (x, torch.ones(g.graph.num_edges, 2)),
+    ):
+        try:
+            g.aggregate(*arguments)
+        except (TypeError, ValueError) as error:
+            errors.append(str(error))
+    return {"results": results, "errors": errors, "num_edges": g.graph.num_edges}
 
 
 def _wrong_rows(g: DistGraph) -> list[Any]:
@@ -215,4 +278,5 @@ def dies(rank: int, port: int, folder: Path) -> None:
         g.halo(features()[g.nodes])
     except RuntimeError as error:
         torch.save(str(error), folder / f"error-{rank}.pt")
+        time.sleep(4)  # the store is process 0's
         os._exit(0)  # not by destroy_process_group, which waits

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+import halfgnn
 from halfgnn.distributed import DistGraph
 from tests import support
 from tests.distributed import support_distributed as processes
 from tests.distributed.support_distributed import (
+    AGGREGATES,
     DTYPES,
     SHAPES,
     C,
@@ -80,6 +82,49 @@ def test_degrees(found):
 
 def test_bytes_sent(found):
     assert sum(part["bytes"] for part in found) == sum(part["ghosts"] for part in found) * C * 2
+
+
+@pytest.mark.parametrize("case", AGGREGATES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES[:4], ids=str)
+def test_aggregate(found, dtype, case):
+    shape, of_weight, reduce = case
+    key = f"{dtype} {shape} {of_weight} {reduce}"
+    x = features(dtype, *shape).double().requires_grad_()
+    w = None if of_weight is None else weights(graph(), *of_weight).to(dtype).double().requires_grad_()
+    op = "copy_lhs" if w is None else "mul"
+    out = halfgnn.reference.gspmm(graph(), op, reduce, x, w)
+    cotangent = features(torch.float64, *shape).to(dtype).double()
+    grads = torch.autograd.grad(out, [x] if w is None else [x, w], cotangent)
+    eps = torch.finfo(dtype).eps
+    for name, expected in (("sum", out), ("of x", grads[0])):
+        actual = whole(found, f"{name} {key}")
+        assert actual.dtype is dtype
+        assert float((actual.double() - expected).norm()) <= 4 * eps * float(expected.norm())
+    if w is not None:
+        actual = torch.empty_like(grads[1])
+        for part in found:
+            actual[part["edge_ids"]] = part[f"of w {key}"].double()
+        assert float((actual - grads[1]).norm()) <= 4 * eps * float(grads[1].norm())
+    width = torch.Size(shape).numel() * torch.empty(0, dtype=dtype).element_size()
+    assert sum(part[f"sent {key}"] for part in found) == sum(part["ghosts"] for part in found) * width
+
+
+def test_attention_by_parts(tmp_path):
+    processes.write_parts(tmp_path, 3)
+    for part in processes.run(processes.attention_by_parts, tmp_path, 3):
+        for a, b in zip(*part["results"], strict=True):
+            assert float((a - b).norm()) <= 1e-4 * float(b.norm())
+        num_edges = part["num_edges"]
+        texts = [
+            "a row per node of this process",
+            "reduce is 'max'; expected 'sum' or 'mean'",
+            "expected (num_own, *, D)",
+            f"weight has shape (3, 1); expected ({num_edges}, *)",
+            f"weight has shape ({num_edges}, 2); expected ({num_edges}, 1), one number per row of x",
+        ]
+        assert len(part["errors"]) == len(texts)
+        for error, text in zip(part["errors"], texts):
+            assert text in error
 
 
 def test_errors(found):
