@@ -119,7 +119,7 @@ def test_attention_by_parts(tmp_path):
             "a row per node of this process",
             "reduce is 'max'; expected 'sum' or 'mean'",
             "expected (num_own, *, D)",
-            f"weight has shape (3, 1); expected ({num_edges}, *)",
+            f"weight has shape (3, 1); expected {num_edges} rows, one per edge",
             f"weight has shape ({num_edges}, 2); expected ({num_edges}, 1), one number per row of x",
         ]
         assert len(part["errors"]) == len(texts)
