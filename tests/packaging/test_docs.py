@@ -70,6 +70,14 @@ dataset = [Data(x=torch.randn(n, 8), edge_index=torch.randint(n, (2, 9)), y=torc
     ("docs/compiled.md", 3): """
 edge_index, x, compiled_layer = torch.randint(5, (2, 9)), torch.randn(5, 8), GCNConv(8, 3)
 """,
+    ("docs/distributed.md", 1): """
+import os, shutil
+shutil.rmtree("parts")  # for two processes
+partition(graph, 1, out="parts")
+cut_features("parts", "x", torch.randn(1000, 64))
+cut_features("parts", "labels", torch.randint(5, (1000,)))
+os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+""",
     ("docs/nn.md", 0): "import dgl.nn, halfgnn.nn; dgl_conv = dgl.nn.GATConv(64, 32, 4)",
     ("docs/operators.md", 0): GRAPH
     + """
