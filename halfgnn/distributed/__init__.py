@@ -7,5 +7,6 @@ sources that other processes own. The rest is a bipartite :class:`halfgnn.Graph`
 from .dist_graph import DistGraph
 from .gradients import sum_gradients
 from .partition import cut_features, partition
+from .streamed import Streamed
 
-__all__ = ["DistGraph", "cut_features", "partition", "sum_gradients"]
+__all__ = ["DistGraph", "Streamed", "cut_features", "partition", "sum_gradients"]

@@ -6,7 +6,6 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -19,7 +18,7 @@ from ..graph import Graph
 from ..graphs_by_tensor.store import topology_of
 from .aggregate import Aggregate, Block, blocks_of
 from .exchange import Exchange
-from .partition import read
+from .partition import read, read_part
 
 
 class DistGraph:
@@ -79,8 +78,7 @@ class DistGraph:
             raise ValueError(
                 f"{folder} has {num_parts} parts; expected {exchange.world_size}, one per process of the group"
             )
-        with np.load(folder / f"part-{exchange.rank}.npz") as arrays:
-            part = {name: torch.from_numpy(arrays[name]).to(device) for name in arrays.files}
+        part = read_part(folder, exchange.rank, device)
         exchange.set_rows(
             part["sends"], part["send_counts"].tolist(), part["ghost_counts"].tolist(), part["nodes"].shape[0]
         )

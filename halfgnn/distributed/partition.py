@@ -85,6 +85,12 @@ def read(folder: Any) -> dict[str, Any]:
     return description
 
 
+def read_part(folder: Any, part: int, device: Any = "cpu") -> dict[str, Tensor]:
+    """What :func:`_cut` made of a part, and the rows that it sends: sends, by the part that reads them, and send_counts."""
+    with np.load(Path(folder) / f"part-{part}.npz") as arrays:
+        return {name: torch.from_numpy(arrays[name]).to(device) for name in arrays.files}
+
+
 # ---- whose a node is ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,102 @@
+"""Streamed: parts that are visited one after another give what the whole graph gives."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import halfgnn.nn
+from halfgnn.distributed import Streamed, cut_features, partition
+from tests import support
+from tests.distributed.support_distributed import CLASSES, C, N, features, graph, labels
+
+pytestmark = pytest.mark.skipif(support.SIMULATED, reason="about files")
+
+
+@pytest.fixture(params=[1, 3], ids="{} parts".format)
+def stream(request, tmp_path):
+    owner = torch.randint(request.param, (N,), generator=torch.Generator().manual_seed(3))
+    partition(graph(), request.param, out=tmp_path / "parts", method=owner)
+    cut_features(tmp_path / "parts", "x", features())
+    (tmp_path / "scratch").mkdir()
+    yield Streamed(tmp_path / "parts", scratch=tmp_path / "scratch")
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def network(kind, num_layers):
+    torch.manual_seed(1)
+    widths = [C] + [8] * (num_layers - 1) + [CLASSES]
+    if kind == "gat":
+        layers = [halfgnn.nn.GATConv(a, b, 2, allow_zero_in_degree=True) for a, b in itertools.pairwise(widths)]
+        return nn.ModuleList(layers), [lambda g, x, layer=layer: layer(g, x).mean(1) for layer in layers]
+    layers = [halfgnn.nn.SAGEConv(a, b, "mean") for a, b in itertools.pairwise(widths)]
+    return nn.ModuleList(layers), [lambda g, x, layer=layer: layer(g, x).tanh() for layer in layers]
+
+
+def loss(out, nodes):
+    return F.cross_entropy(out.float(), labels()[nodes], reduction="sum") / N
+
+
+def of_whole_graph(functions):
+    x = features()
+    for function in functions:
+        x = function(graph(), (x, x))
+    return x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *support.HALVES], ids=str)
+@pytest.mark.parametrize(("kind", "num_layers"), [("sage", 1), ("sage", 3), ("gat", 2)])
+def test_steps(stream, kind, num_layers, dtype):
+    module, functions = network(kind, num_layers)
+    with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+        out = of_whole_graph(functions)
+        expected = loss(out, torch.arange(N))
+        expected.backward()
+        grads = [p.grad for p in module.parameters()]
+        module.zero_grad()
+        actual = stream.step(functions, "x", loss)
+        rows = stream.predict(functions, "x")
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(actual, expected.detach(), rtol=32 * eps, atol=0)
+    assert rows.dtype is out.dtype and not actual.requires_grad
+    assert float((rows - out).detach().float().norm()) <= 32 * eps * float(out.detach().float().norm())
+    for p, grad in zip(module.parameters(), grads, strict=True):
+        assert float((p.grad - grad).norm()) <= 64 * eps * float(grad.norm()) + 1e-6
+
+
+def test_gradients_are_added(stream):
+    module, functions = network("sage", 2)
+    stream.step(functions, "x", loss)
+    once = [p.grad.clone() for p in module.parameters()]
+    stream.step(functions, "x", loss)
+    for p, grad in zip(module.parameters(), once):
+        torch.testing.assert_close(p.grad, 2 * grad)
+
+
+def test_random_numbers_are_drawn_once(stream):
+    """A loss that is linear in w is w times its gradient only if the backward drops what the forward dropped."""
+    w = torch.ones(C).requires_grad_()
+    layers = [lambda g, x: F.dropout(x[1] * w, 0.5), lambda g, x: halfgnn.ops.copy_u_sum(g, x[0])]
+    torch.manual_seed(0)
+    total = stream.step(layers, "x", lambda out, nodes: out.sum())
+    torch.testing.assert_close((w.grad * w).sum().detach(), total, rtol=1e-4, atol=1e-2)
+    following = torch.rand(1)
+    torch.manual_seed(0)
+    [F.dropout(torch.ones(part.num_own, C)) for part in stream._parts]
+    assert torch.equal(torch.rand(1), following)
+
+
+def test_errors(stream):
+    keep = [lambda g, x: x[1]]
+    for layers, error in (
+        ([], r"layers is \[\]; expected one function or more"),
+        ([lambda g, x: x[0][:3]], r"layers\[0\] returned shape \(3, 12\); expected a tensor \("),
+        ([keep[0], lambda g, x: None], r"layers\[1\] returned type NoneType; expected a tensor \("),
+    ):
+        with pytest.raises(ValueError, match=error):
+            stream.step(layers, "x", loss)
+    with pytest.raises(FileNotFoundError):
+        stream.step(keep, "y", loss)
+    assert repr(stream) == f"Streamed({stream.num_parts} parts, num_nodes={N}, num_edges=800)"
