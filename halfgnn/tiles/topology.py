@@ -46,7 +46,8 @@ class Tiles(tuple[Tile, ...]):
 
 
 def tiles_of(g: Graph, num_edges: int) -> Tiles:
-    """Tiles of at most so many edges each, or of one destination. They are cached with the graph, for two sizes."""
+    """Tiles of at most so many edges each, or of one destination with edges; all have one, if the graph has. They are cached with
+    the graph, for two sizes."""
     refuse_capture(g.device, "offsets of tiles are not known yet, so they have to be read", "call the function once")
     return g.cached("_tiles", lambda g: Tiles(_tiles(g, num_edges)), num_edges, only_last=True)
 
@@ -61,8 +62,11 @@ def _tiles(g: Graph, num_edges: int, first: int = 0) -> Iterator[Tile]:
     offsets = indptr.cpu()
     while first < g.num_dst or first == 0:  # one without a destination, of a graph without any
         begin = int(offsets[first])
-        last = int(torch.searchsorted(offsets, begin + num_edges, right=True)) - 1
-        last = min(max(last, first + 1), g.num_dst)
+        with_edges = int(
+            torch.searchsorted(offsets, begin, right=True)
+        )  # destinations up to the first one with an edge
+        most = max(begin + num_edges, int(offsets[min(with_edges, g.num_dst)]))
+        last = int(torch.searchsorted(offsets, most, right=True)) - 1  # and those without an edge behind them
         end = int(offsets[last])
         side = indptr[first : last + 1] - begin, indices[begin:end], None
         graph = Graph(g.num_src, last - first, side)

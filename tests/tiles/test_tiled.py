@@ -86,6 +86,22 @@ def test_tiles_are_whole_destinations():
     assert tiles_of(tiles[0].graph, 64)[0].first == 0
 
 
+def test_every_tile_has_an_edge():
+    """Functions may reshape their edges to (E, -1), and take their maximum."""
+    dst = torch.tensor([2, 2, 2, 5, 5, 5, 8]).repeat_interleave(20)
+    g = halfgnn.Graph.from_edges(torch.zeros_like(dst), dst, num_src=1, num_dst=12)
+    for num_edges in (1, 30, 61, 139):
+        tiles = tiles_of(g, num_edges)
+        assert all(tile.graph.num_edges for tile in tiles) and sum(tile.graph.num_dst for tile in tiles) == 12
+        assert max(tile.graph.num_edges for tile in tiles) <= max(num_edges, 60)
+        assert [tile.first for tile in tiles[1:]] == [
+            tiles[i].first + tiles[i].graph.num_dst for i in range(len(tiles) - 1)
+        ]
+    weights = torch.randn(len(dst), D)
+    out = halfgnn.tiled(lambda g, e: e.view(g.num_edges, -1).amax(0).expand(g.num_dst, D), g, edge=(weights,), tile=1)
+    assert out.shape == (12, D)
+
+
 @pytest.mark.parametrize("tile", [16, 10_000])
 def test_dropout_draws_the_same_numbers_in_the_backward(tile):
     """The gradient of a linear function of dropout's mask is its result."""
