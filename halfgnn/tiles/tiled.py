@@ -111,11 +111,36 @@ def run_tiles(
     found = [Result(g.num_dst if kind == "dst" else g.num_edges, dim) for kind, dim in results]
     for tile in tiles_of(g, num_edges):
         run = partial(_run, function, tile, dst, edge)
-        # PyTorch's checkpoint is looked up now: under a drop-in it is another.
-        rows = torch.utils.checkpoint.checkpoint(run, use_reentrant=False) if torch.is_grad_enabled() else run()
+        rows = _checkpointed(run) if torch.is_grad_enabled() else run()
         for result, part, (kind, _) in zip(found, rows, results):
             result.put(part, tile.place(kind))
     return [result.tensor() for result in found]
+
+
+def _checkpointed(run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+    """run(), of which nothing is kept.
+
+    PyTorch's checkpoint does not leave its hooks of saved tensors while the traceback of an error lives that it let through, which
+    a notebook keeps. So an error of the forward is returned, and raised here.
+    """
+    errors: list[BaseException] = []
+    is_forward = True
+
+    def attempt() -> Sequence[Tensor]:
+        try:
+            return run()
+        except BaseException as error:
+            if not is_forward:
+                raise
+            errors.append(error)
+            return ()
+
+    # PyTorch's checkpoint is looked up now: under a drop-in it is another.
+    rows = torch.utils.checkpoint.checkpoint(attempt, use_reentrant=False)
+    is_forward = False
+    if errors:
+        raise errors.pop()
+    return rows
 
 
 def _run(function: OnTile, tile: Tile, dst: Sequence[Source], edge: Sequence[Source]) -> Sequence[Tensor]:

@@ -242,6 +242,24 @@ def test_it_is_made_within_a_checkpoint():
         torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_function_that_raises_leaves_nothing_behind(error):
+    """While the error is held, as a notebook holds its last one, tensors are saved as before."""
+    block, g, leaves = Block(), make_graph(), inputs()
+    expected = torch.autograd.grad(run(block, g, *leaves, E)[0].sum(), leaves)
+
+    def fail(g, *args):
+        block(g, *args)
+        raise error
+
+    with pytest.raises(error) as held:
+        run(fail, g, *leaves, 16)
+    found = torch.autograd.grad(run(block, g, *leaves, E)[0].sum(), leaves)
+    for actual, wanted in zip(found, expected):
+        torch.testing.assert_close(actual, wanted)
+    assert held.value is not None
+
+
 @pytest.mark.parametrize("num_dst, num_edges", [(0, 0), (5, 0)])
 def test_empty_graphs(num_dst, num_edges):
     ids = torch.zeros(num_edges, dtype=torch.int64)
