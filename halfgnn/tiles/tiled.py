@@ -41,7 +41,8 @@ def tiled(
     and edge. Memory of edges is that of one tile, in the forward and in the backward, which calls the function again. Results are
     those of a call on the whole graph within rounding, and repeat bitwise. Each destination's edges are in one tile, so that
     functions may reduce and normalize over them; they must not mix destinations, as batch norms in training do, and must not have
-    a state, because they are called again. Parameters must not be modified before the backward.
+    a state, because they are called again. Parameters must not be modified before the backward. torch.func and forward-mode AD,
+    which know no checkpoints, have the function called once, on the whole graph.
 
     Args:
         function: of tensors. It may read parameters of modules; dropout draws the same numbers in the backward.
@@ -72,6 +73,9 @@ def tiled(
         _checked_rows(name, tensors, dim, count)
         for name, tensors, count in (("src", src, g.num_src), ("dst", dst, g.num_dst), ("edge", edge, g.num_edges))
     )
+    if _is_transformed():
+        results = _checked_results(function(g, *src, *dst, *edge), kinds, Tile(g, 0, 0, None).place, dim)
+        return results[0] if isinstance(returns, str) else results
     # What a backward reads again, whatever is written to it meanwhile.
     sources = [snapshot(x) for x in src]
     kept = [Kept(x) for x in sources]
@@ -153,6 +157,10 @@ def _run(function: OnTile, tile: Tile, dst: Sequence[Source], edge: Sequence[Sou
         raise type(error)(
             f"a tile of {tile.graph.num_edges} edges does not fit in memory: set tile to fewer edges, or a smaller size ({error})"
         ) from error
+
+
+def _is_transformed() -> bool:
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
 # ---- checks ------------------------------------------------------------------------------------------------------------------

@@ -242,6 +242,34 @@ def test_it_is_made_within_a_checkpoint():
         torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("transform", ["grad", "jvp", "vmap", "forward AD"])
+def test_transforms_call_the_function_once(transform):
+    block, g, (x, y, e) = Block(), make_graph(), inputs(False)
+
+    def total(function):
+        return lambda x: function(block, g, x, y, e, 16)[0].sin().sum()
+
+    def transformed(f):
+        if transform == "grad":
+            return torch.func.grad(f)(x)
+        if transform == "vmap":
+            return torch.func.vmap(f)(torch.stack([x, -x]))
+        if transform == "jvp":
+            return torch.func.jvp(f, (x,), (e[:N_SRC],))[1]
+        with torch.autograd.forward_ad.dual_level():
+            return torch.autograd.forward_ad.unpack_dual(f(torch.autograd.forward_ad.make_dual(x, e[:N_SRC]))).tangent
+
+    expected = transformed(total(lambda block, g, x, y, e, tile: plain(block, g, x, y, e)))
+    torch.testing.assert_close(transformed(total(lambda *args: run(plain.__get__(args[0]), *args[1:]))), expected)
+
+
+def plain(block, g, x, y, e):
+    """Block without the softmax, in PyTorch's operators."""
+    src, dst = (ids.long() for ids in g.edges())
+    made = block.mlp(torch.cat([x[src], y[dst], e], -1)) + e
+    return x.new_zeros(g.num_dst, D).index_add(0, dst, made), made
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 def test_a_function_that_raises_leaves_nothing_behind(error):
     """While the error is held, as a notebook holds its last one, tensors are saved as before."""
