@@ -134,6 +134,13 @@ class Result:
             shape = [*rows.shape]
             shape[self.dim] = self._num_rows
             self.values = rows.new_empty(shape)
+        expected = [*self.values.shape]
+        expected[self.dim] = place.num_rows
+        if [*rows.shape] != expected or rows.dtype is not self.values.dtype:
+            raise ValueError(
+                f"a result has shape {tuple(rows.shape)} and dtype {rows.dtype} on one tile; expected {tuple(expected)} and "
+                f"{self.values.dtype}, as on the tiles before it"
+            )
         if rows.requires_grad:
             self._tokens.append(_Put.apply(rows, self, place))
         else:

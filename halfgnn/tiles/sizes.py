@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,10 +40,10 @@ def checked_tile(tile: Any) -> int | str:
 
 def bytes_of(tile: str) -> int:
     match = _SIZE.fullmatch(tile)
-    size = 0 if match is None else int(float(match[1]) * _UNITS[(match[2] or "").lower()])
-    if size < 1:
+    size = 0.0 if match is None else float(match[1]) * _UNITS[(match[2] or "").lower()]
+    if not 1 <= size < math.inf:
         raise ValueError(f'tile is {tile!r}; expected a number of edges, a size such as "512MiB", or "auto"')
-    return size
+    return int(size)
 
 
 def memory_for(tile: str, device: torch.device) -> int:

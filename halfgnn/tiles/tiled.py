@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..common.arguments import checked_integer
 from ..common.autograd import snapshot
-from ..common.operands import check_tensor
+from ..common.operands import check_dense, check_tensor
 from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
 from . import sizes
@@ -60,7 +60,8 @@ def tiled(
         The result, or the tuple of results, with rows of all destinations (N_dst, *) or edges (E, *).
 
     Raises:
-        TypeError, ValueError: an argument is not as above, or a result has other rows than `returns` says.
+        TypeError, ValueError: an argument is not as above, a result has other rows than `returns` says, or another dtype or width
+            on one tile than on another.
         RuntimeError, torch.OutOfMemoryError: a tile does not fit in memory.
     """
     g = as_graph(graph, "graph")
@@ -196,6 +197,7 @@ def _checked_results(
         raise ValueError(f"function returned {len(results)} tensors; expected {len(kinds)}, as returns says")
     for place, (x, kind) in enumerate(zip(results, kinds)):
         check_tensor(x, f"result {place} of function")
+        check_dense(x, f"result {place} of function")
         count = place_of(kind).num_rows
         if not -x.dim() <= dim < x.dim() or x.shape[dim] != count:
             raise ValueError(

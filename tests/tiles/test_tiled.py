@@ -16,6 +16,7 @@ from tests import support
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
 N_SRC, N_DST, E, D = 30, 20, 300, 4
+DTYPES = torch.float64, torch.float32
 TILES = [1, 7, 64, 299, 300, 10_000, "3KiB", "auto"]
 
 
@@ -319,6 +320,7 @@ def test_an_error_of_memory_says_what_to_set(monkeypatch):
         ({"tile": True}, TypeError, "tile is True"),
         ({"tile": "12 parsecs"}, ValueError, "tile is '12 parsecs'; expected a number of edges"),
         ({"tile": "0MiB"}, ValueError, "tile is '0MiB'"),
+        ({"tile": f"{10**400}GiB"}, ValueError, "tile is '1000"),
         ({"returns": "src"}, ValueError, "returns is 'src'; expected"),
         ({"returns": ()}, ValueError, r"returns is \(\); expected"),
         ({"returns": ("dst", "edge")}, ValueError, "function returned 1 tensors; expected 2"),
@@ -334,6 +336,9 @@ def test_an_error_of_memory_says_what_to_set(monkeypatch):
         ({"function": 3}, TypeError, "function is 3; expected a function"),
         ({"function": lambda g, *args: None}, TypeError, "function returned a NoneType; expected a tensor"),
         ({"function": lambda g, *args: torch.zeros(3), "tile": E}, ValueError, r"shape \(3,\); expected 20 rows"),
+        ({"function": lambda g, x: x[: g.num_dst, : 1 + g.num_dst % 2]}, ValueError, r"a result has shape \(\d+, \d\) and dtype"),
+        ({"function": lambda g, x: x[: g.num_dst].to(DTYPES[g.num_dst % 2])}, ValueError, "torch.float32.* as on the tiles before"),
+        ({"function": lambda g, x: x[: g.num_dst].to_sparse()}, TypeError, "result 0 of function has layout torch.sparse_coo"),
         ({"dst": (3,)}, TypeError, r"dst\[0\]"),
         ({"graph": 3}, TypeError, "graph is a int"),
     ],
