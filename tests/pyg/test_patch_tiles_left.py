@@ -329,6 +329,20 @@ def test_hooks_see_all_messages():
     assert seen == [NUM_EDGES]
 
 
+def test_hooks_of_parameters_see_one_gradient():
+    conv, args, seen = MeshLayer().double(), (randn(NUM_NODES, WIDTH, seed=1), edges(), EDGE()), []
+    handle = conv.mlp[0].weight.register_hook(lambda grad: seen.append(grad.clone()))
+    with halfgnn.pyg.accelerate(tile=24):
+        for _ in range(2):  # planned, and by the plan
+            conv.zero_grad()
+            conv(*args)[1].sin().sum().backward()
+            torch.testing.assert_close(seen.pop(), conv.mlp[0].weight.grad)
+            assert not seen
+        handle.remove()
+        conv(*args)[1].sum().backward()
+    assert not seen
+
+
 @pytest.mark.parametrize("row, wrong", [(0, -1), (1, NUM_NODES)])
 def test_wrong_ids_are_torch_geometrics_error(row, wrong):
     ids = edges()

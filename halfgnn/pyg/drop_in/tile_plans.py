@@ -194,7 +194,8 @@ class _Run:
                 loss = loss + (values * weights).sum()
         if not isinstance(loss, Tensor) or not self._read:
             return []
-        return [*torch.autograd.grad(loss, self._read, allow_unused=True, retain_graph=True)]
+        with _without_hooks(self._read):
+            return [*torch.autograd.grad(loss, self._read, allow_unused=True, retain_graph=True)]
 
 
 def _are_alike(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
@@ -287,6 +288,19 @@ def _evaluating(modules: Sequence[Any]) -> Iterator[_Modes]:
         modes.restore()
         for hook in hooks:
             hook.remove()
+
+
+@contextlib.contextmanager
+def _without_hooks(leaves: Sequence[Tensor]) -> Iterator[None]:
+    """A block in which gradients of leaves are not shown to the hooks that a program has registered with them."""
+    hooks = [(x, x._backward_hooks) for x in leaves if x._backward_hooks]
+    for x, _ in hooks:
+        x._backward_hooks = None
+    try:
+        yield
+    finally:
+        for x, each in hooks:
+            x._backward_hooks = each
 
 
 @contextlib.contextmanager
