@@ -81,7 +81,7 @@ class TiledCall:
             if name[-2:] not in ("_i", "_j"):
                 self._add_edges(name, kwargs.get(name))
         self._kept = [Kept(x) for x in self.src.values() if isinstance(x, Tensor)]
-        self._modules = _Modules(conv)
+        self._modules = Modules(conv)
 
     def _add_nodes(self, name: str, side: int) -> None:
         data = self.kwargs[name]
@@ -172,7 +172,7 @@ class TiledCall:
         return tuple(self.step.names), tuple(shapes), tuple(others), modes
 
 
-class _Modules:
+class Modules:
     """What the modules of a call are as it begins: a backward calls them again, when a program may have changed them."""
 
     def __init__(self, conv: Any) -> None:

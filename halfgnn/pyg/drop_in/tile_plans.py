@@ -70,7 +70,7 @@ def _attributes(conv: Any) -> Any:
 def _planned(call: TiledCall, g: Graph, least: int) -> Plan:
     tile = _tile_with_destinations(g)
     modules = list(call.conv.modules())
-    _refuse_modules(modules)
+    refuse_modules(modules)
     # Own hooks: a checkpoint around would count what is saved here, and not in its second run.
     own_hooks = torch.autograd.graph.saved_tensors_hooks(_same, _same)
     with torch.inference_mode(False), own_hooks, _random_state(), _evaluating(modules) as restart, _kept_state(modules):
@@ -236,7 +236,8 @@ def _tolerance(x: Tensor) -> float:
 # ---- the state of modules ----------------------------------------------------------------------------------------------------
 
 
-def _refuse_modules(modules: Sequence[Any]) -> None:
+def refuse_modules(modules: Sequence[Any]) -> None:
+    """Raises FallBack for those that something else sees, or makes, at every call."""
     for m in modules:
         if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
             raise FallBack(Reason.HOOKS)
@@ -246,6 +247,11 @@ def _refuse_modules(modules: Sequence[Any]) -> None:
             raise FallBack(Reason.PARAMETRIZED)  # by torch.func.functional_call, say
         if "parametrizations" in m._modules and m.training:
             raise FallBack(Reason.PARAMETRIZED)
+
+
+def normalizes_edges(x: Any) -> bool:
+    """Whether a module is a batch norm with the statistics of what it is given."""
+    return isinstance(x, _BatchNorm) and (x.training or not x.track_running_stats)
 
 
 class _Modes:
@@ -278,8 +284,7 @@ def _evaluating(modules: Sequence[Any]) -> Iterator[_Modes]:
     def refuse(*args: Any) -> None:
         raise FallBack(Reason.BATCH_NORM)
 
-    norms = [x for x in modules if isinstance(x, _BatchNorm) and (x.training or not x.track_running_stats)]
-    hooks = [x.register_forward_pre_hook(refuse) for x in norms]
+    hooks = [x.register_forward_pre_hook(refuse) for x in modules if normalizes_edges(x)]
     modes = _Modes(modules)
     modes.evaluate()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,10 +13,17 @@ from torch_geometric.nn import aggr
 from ...common.layers import check_layer, is_hooked
 from ...common.operands import check_columns, check_operand, check_tensor
 from ...common.precision import autocast
+from ...drop_in.gate import Reason
 from ...graph import Graph
-from ...nn.principal import degrees, of_ends, of_messages, scaled, split_linear
+from ...nn.principal import Aggregates, degrees, of_ends, of_messages, scaled, split_linear
 from ...nn.projections import applied, linear
 from ...ops.copy_u_reduce import STD_EPS
+from ...tiles import sizes, tiled
+from ..drop_in.accounts import fell_back, routed
+from ..drop_in.gate import FallBack
+from ..drop_in.options import ON
+from ..drop_in.tile_call import Modules
+from ..drop_in.tile_plans import normalizes_edges, refuse_modules
 from .base import UpstreamModule, checked_graph, edge_index_if_unsupported, reduction_of
 
 
@@ -26,7 +34,19 @@ class PNAConv(UpstreamModule, nn.PNAConv):
     of the sources is reduced once for all towers. Edge features, more such layers, and hooks on them need the messages (E, towers,
     features).
     Aggregators other than sum, mean, min, max, var and std are torch_geometric's.
+
+    Args:
+        tile: a memory cap of these messages, as of patch(tile=...): the most edges of a tile, a size such as "512MiB", or "auto".
+            None: that of patch(), if there is one.
+
+    The others are torch_geometric's. Raises TypeError, ValueError: tile is none of these.
     """
+
+    tile: int | str | None = None
+
+    def __init__(self, *args: Any, tile: int | str | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.tile = None if tile is None else sizes.checked_tile(tile)
 
     def forward(self, x, edge_index, edge_attr=None):
         """The layer over the in-edges of every node.
@@ -69,7 +89,7 @@ class PNAConv(UpstreamModule, nn.PNAConv):
         """(N, towers, aggregators * scalers * F_in)"""
         split = [split_linear(layers, self.F_in) for layers in self.pre_nns]  # of the destination, then of the source
         if edge_attr is not None or None in split:
-            reduced = of_messages(g, self._messages(g, h, edge_attr), names, STD_EPS)
+            reduced = self._reduced_messages(g, h, edge_attr, names)
         else:
             ends = [
                 (linear(h[:, i], of_src, None), linear(h[:, i], of_dst, bias))
@@ -80,9 +100,44 @@ class PNAConv(UpstreamModule, nn.PNAConv):
         scaler = self.aggr_module
         return scaled(reduced, names, scaler.scaler, degrees(g, h), scaler.avg_deg_log, scaler.avg_deg_lin)
 
-    def _messages(self, g: Graph, h: Tensor, edge_attr: Tensor | None) -> Tensor:
+    def _reduced_messages(self, g: Graph, h: Tensor, edge_attr: Tensor | None, names: Sequence[str]) -> Aggregates:
+        tile = self._tile(g)
+        if tile is None:
+            return of_messages(g, self._messages(g, h, h, edge_attr), names, STD_EPS)
+        distinct, modules = [*dict.fromkeys(names)], Modules(self)
+
+        def on_tile(g: Graph, src: Tensor, dst: Tensor, edge_attr: Tensor | None = None) -> list[Tensor]:
+            with modules.as_they_were():
+                rows = of_messages(g, self._messages(g, src, dst, edge_attr), distinct, STD_EPS)
+            return [rows[name] for name in distinct]
+
+        edge = () if edge_attr is None else (edge_attr,)
+        found = tiled(on_tile, g, src=(h,), dst=(h,), edge=edge, returns=["dst"] * len(distinct), tile=tile)
+        routed["tile:PNAConv"] += 1
+        return dict(zip(distinct, found))
+
+    def _tile(self, g: Graph) -> int | str | None:
+        """How many edges have messages at a time; None: all."""
+        tile = ON.tile if self.tile is None else self.tile
+        if (
+            tile is None
+            or torch.compiler.is_compiling()
+            or g.num_edges <= (tile if isinstance(tile, int) else sizes.PROBED)
+        ):
+            return None
+        modules = [*self.modules()]
+        try:
+            refuse_modules(modules)
+            if any(normalizes_edges(x) for x in modules):
+                raise FallBack(Reason.BATCH_NORM)
+        except FallBack as left:
+            fell_back["tile:PNAConv", left.reason] += 1
+            return None
+        return tile
+
+    def _messages(self, g: Graph, h_src: Tensor, h_dst: Tensor, edge_attr: Tensor | None) -> Tensor:
         src, dst = (end.long() for end in g.edges())
-        parts = [h[dst], h[src]]
+        parts = [h_dst[dst], h_src[src]]
         if edge_attr is not None:
             parts.append(applied(self.edge_encoder, edge_attr).unsqueeze(1).expand(-1, self.towers, -1))
         ends = torch.cat(parts, -1)
