@@ -55,9 +55,8 @@ class Source:
     """A tensor whose rows, in a dimension, tiles take. Their gradients go through a token, which has no values."""
 
     def __init__(self, x: Tensor, dim: int) -> None:
-        self._kept, self.dim, self._task = Kept(snapshot(x)), dim, -1
-        self._grad: Tensor | None = None
-        self._token = _Token.apply(x, self) if x.requires_grad and torch.is_grad_enabled() else None
+        self._kept, self.dim, self._gradient = Kept(snapshot(x)), dim, _Gradient()
+        self._token = _Token.apply(x, self._gradient) if x.requires_grad and torch.is_grad_enabled() else None
 
     def take(self, place: Place) -> Tensor:
         self._kept.check()
@@ -73,12 +72,26 @@ class Source:
         return rows.requires_grad_(rows.is_floating_point())
 
     def put_gradient(self, place: Place, grad: Tensor) -> None:
+        place.put(self._gradient.of(self._kept.x), grad, self.dim)
+
+
+class _Gradient:
+    """Of all rows of a Source, into which each tile writes its own.
+
+    A token's node holds it, and not the Source: that holds the token, and features would live until Python collects cycles.
+    """
+
+    def __init__(self) -> None:
+        self._task = -1
+        self._grad: Tensor | None = None
+
+    def of(self, x: Tensor) -> Tensor:
         task = torch._C._current_graph_task_id()
         if self._grad is None or self._task != task:  # of a backward that has failed, perhaps
-            self._grad, self._task = torch.zeros_like(self._kept.x), task
-        place.put(self._grad, grad, self.dim)
+            self._grad, self._task = torch.zeros_like(x), task
+        return self._grad
 
-    def gradient(self) -> Tensor | None:
+    def taken(self) -> Tensor | None:
         grad, self._grad = self._grad, None
         return grad
 
@@ -89,15 +102,15 @@ def _without_values(x: Tensor) -> Tensor:
 
 class _Token(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, source: Source) -> Tensor:
-        ctx.source = source
+    def forward(ctx: Any, x: Tensor, gradient: _Gradient) -> Tensor:
+        ctx.gradient = gradient
         ctx.set_materialize_grads(False)
         return _without_values(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> Any:  # type: ignore[override]
         """grad: of rows whose gradients have a history."""
-        written = ctx.source.gradient()
+        written = ctx.gradient.taken()
         if grad is None or written is None:
             return written if grad is None else grad, None
         return grad + written, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 
 import pytest
@@ -197,6 +198,30 @@ def test_gradients_are_not_kept():
     held = [weakref.ref(x) for x in grads]
     del grads
     assert not any(ref() is not None for ref in held)
+
+
+@pytest.mark.parametrize("is_differentiated", [False, True])
+def test_features_are_freed_at_once(is_differentiated):
+    """And not when Python collects cycles, which may be steps later."""
+    block, g = Block(), make_graph()
+
+    def step():
+        out = run(block, g, *(x * 1 for x in inputs()), 16)[1].sum()
+        if is_differentiated:
+            out.backward()
+
+    def tensors():
+        return sum(isinstance(x, torch.Tensor) for x in gc.get_objects())
+
+    step()
+    gc.collect()
+    gc.disable()
+    try:
+        before = tensors()
+        step()
+        assert tensors() == before
+    finally:
+        gc.enable()
 
 
 def test_copies_of_a_graph():
