@@ -125,8 +125,8 @@ def run_tiles(
 def _checkpointed(run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
     """run(), of which nothing is kept.
 
-    PyTorch's checkpoint does not leave its hooks of saved tensors while the traceback of an error lives that it let through, which
-    a notebook keeps. So an error of the forward is returned, and raised here.
+    The checkpoint of torch 2.11 leaves its hooks of saved tensors on while the traceback of an error lives that it let through,
+    which a notebook keeps (findings/torch_checkpoint_raises.sh). So an error of the forward is returned, and raised here.
     """
     errors: list[BaseException] = []
     is_forward = True
