@@ -33,7 +33,8 @@ class PNAConv(UpstreamModule, nn.PNAConv):
     With one layer before the aggregation, messages are linear in the features of both ends, so they are not materialized: the part
     of the sources is reduced once for all towers. Edge features, more such layers, and hooks on them need the messages (E, towers,
     features).
-    Aggregators other than sum, mean, min, max, var and std are torch_geometric's.
+    Aggregators other than sum, mean, min, max, var and std are torch_geometric's, whose forward is in tiles under patch(tile=...)
+    alone.
 
     Args:
         tile: a memory cap of these messages, as of patch(tile=...): the most edges of a tile, a size such as "512MiB", or "auto".
