@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,23 +74,26 @@ class Streamed:
     def step(self, layers: Sequence[Layer], x: str, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """A forward and a backward of all parts. Gradients are added to the `grad` of what the layers are made of.
 
-        Autocast that is on is on in the layers. A GradScaler: let `loss` multiply by `scaler.get_scale()`.
+        Autocast that is on is on in the layers. A GradScaler: let `loss` return `scaler.scale(...)`.
 
         Args:
             layers: functions of a Graph, and of a pair: the rows (num_src, *) of a part's sources, of which the first num_dst are
                 those of its destinations, and these (num_dst, *). They return rows (num_dst, *). A layer sees one part at a time:
                 statistics of a batch norm are a part's, and are updated twice.
             x: the name of the features.
-            loss: of the last layer's rows (num_dst, *) of a part, and the ids of its nodes in the graph: a number. Their sum over
-                all parts is the loss.
+            loss: of the last layer's rows (num_dst, *) of a part, and the ids of its nodes in the graph: a tensor of one number.
+                Their sum over all parts is the loss. That of a part may be without a gradient.
 
         Returns:
             The loss, without a gradient.
 
         Raises:
-            ValueError: there are no layers, or one returns other rows. FileNotFoundError: there are no features of this name.
+            TypeError, ValueError: there are no layers, or one returns other rows, or rows that differ in shape or dtype between
+                parts; loss returns no number, or none with a gradient. FileNotFoundError: there are no features of this name.
         """
         layers = _checked(layers)
+        if not callable(loss):
+            raise TypeError(f"loss is {loss!r}; expected a function of rows and ids of nodes")
         with self._files() as files:
             states = self._forward(layers[:-1], x, files)
             return self._backward(layers, x, loss, files, states)
@@ -117,22 +120,28 @@ class Streamed:
         return states
 
     def _backward(self, layers: list[Layer], x: str, loss: Any, files: _Files, states: Any) -> Tensor:
-        total = torch.zeros(())
+        total, has_gradient = torch.zeros(()), False
         for number in reversed(range(len(layers))):
             for place, part in enumerate(self._parts):
                 rows = self._rows(number, x, part, files)
-                rows.requires_grad_(number > 0)
+                rows.requires_grad_(number > 0 and (rows.is_floating_point() or rows.is_complex()))
                 torch.clear_autocast_cache()  # weights that were cast without gradients in the forward
                 with torch.enable_grad(), _random_numbers(states.get((number, place))):
                     out = self._run(layers[number], number, part, rows)
                     if number == len(layers) - 1:
-                        of_part = loss(out, part.nodes)
-                        total = total + of_part.detach()
-                        of_part.backward()
-                    elif out.requires_grad:
+                        of_part = _checked_loss(loss(out, part.nodes))
+                        total = total + of_part.detach().view(())
+                        if of_part.requires_grad:
+                            has_gradient = True
+                            of_part.backward()
+                    elif out.requires_grad and number + 1 in files.grads:  # the layers after it may have none for it
                         out.backward(files.grads[number + 1][part.own].to(out.dtype))
                 if rows.grad is not None:
                     files.add_gradient(number, part, rows.grad)
+            if not has_gradient:
+                raise ValueError(
+                    "loss has no gradient in any part; the last layer's rows, or what loss made of them, need one"
+                )
             files.grads.pop(number + 1, None)
         return total
 
@@ -187,7 +196,13 @@ class _Files:
     def write(self, number: int, part: _Part, rows: Tensor) -> None:
         if number not in self.rows:
             self.rows[number] = self._made(f"rows-{number}", rows.shape[1:], rows.dtype)
-        self.rows[number][part.own] = rows
+        made = self.rows[number]
+        if rows.shape[1:] != made.shape[1:] or rows.dtype != made.dtype:
+            expected = f"{made.dtype} ({part.num_own}, {', '.join(map(str, made.shape[1:]))})"
+            raise ValueError(
+                f"layers[{number - 1}] returned {rows.dtype} {tuple(rows.shape)}; expected {expected}, as for the first part"
+            )
+        made[part.own] = rows
 
     def add_gradient(self, number: int, part: _Part, grad: Tensor) -> None:
         if number not in self.grads:
@@ -207,10 +222,20 @@ class _Files:
 
 
 def _checked(layers: Sequence[Layer]) -> list[Layer]:
+    if not isinstance(layers, Iterable):
+        raise TypeError(f"layers is {layers!r}; expected a list of functions")
     layers = list(layers)
     if not layers or not all(callable(layer) for layer in layers):
         raise ValueError(f"layers is {layers!r}; expected one function or more")
     return layers
+
+
+def _checked_loss(loss: Any) -> Tensor:
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"loss returned a {type(loss).__name__}; expected a tensor of one number")
+    if loss.numel() != 1:
+        raise ValueError(f"loss returned shape {tuple(loss.shape)}; expected a tensor of one number")
+    return loss
 
 
 @contextlib.contextmanager

@@ -88,6 +88,57 @@ def test_random_numbers_are_drawn_once(stream):
     assert torch.equal(torch.rand(1), following)
 
 
+def test_layers_without_gradients(stream):
+    """Layers that ignore rows, that cut the gradient, or that return integers; parts whose loss has no gradient."""
+    module, (first, second) = network("sage", 2)
+
+    def of_some(out, nodes):
+        return loss(out, nodes) if 0 in nodes else torch.zeros(())
+
+    for middle in (
+        lambda g, x: torch.ones(g.num_dst, 8) * module[0].fc_self.bias.sum(),
+        lambda g, x: x[1].detach(),
+        lambda g, x: (9 * x[1]).long(),
+    ):
+        layers = [first, middle, lambda g, x: second(g, tuple(rows.float() for rows in x))]
+        module.zero_grad()
+        loss(of_whole_graph(layers), torch.arange(N)).backward()
+        grads = [p.grad for p in module.parameters()]
+        module.zero_grad()
+        stream.step(layers, "x", loss)
+        for p, grad in zip(module.parameters(), grads, strict=True):
+            assert (p.grad is None) == (grad is None)
+            if grad is not None:
+                torch.testing.assert_close(p.grad, grad, rtol=1e-4, atol=1e-5)
+    expected = sum(of_some(of_whole_graph([first, second])[part.nodes], part.nodes) for part in stream._parts)
+    torch.testing.assert_close(stream.step([first, second], "x", of_some), expected.detach())
+
+
+def test_rows_that_differ_between_parts(stream):
+    first = stream._parts[0].num_own
+    if stream.num_parts == 1:
+        pytest.skip("one part")
+    for other in (lambda rows: rows[:, :1], lambda rows: rows.double()):
+        layers = [lambda g, x, other=other: x[1] if g.num_dst == first else other(x[1])]
+        with pytest.raises(
+            ValueError, match=r"layers\[0\] returned torch.float\d+ \(.*; expected torch.float32 .* as for the first"
+        ):
+            stream.predict(layers, "x")
+
+
+def test_grad_scaler(stream):
+    module, functions = network("sage", 2)
+    stream.step(functions, "x", loss)
+    expected = [p.grad.clone() for p in module.parameters()]
+    module.zero_grad()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    optimizer = torch.optim.SGD(module.parameters(), 0.0)
+    stream.step(functions, "x", lambda out, nodes: scaler.scale(loss(out, nodes)))
+    scaler.step(optimizer)  # divides the gradients
+    for p, grad in zip(module.parameters(), expected):
+        torch.testing.assert_close(p.grad, grad)
+
+
 def test_errors(stream):
     keep = [lambda g, x: x[1]]
     for layers, error in (
@@ -97,6 +148,18 @@ def test_errors(stream):
     ):
         with pytest.raises(ValueError, match=error):
             stream.step(layers, "x", loss)
+    for layers in (None, nn.Linear(C, C)):
+        with pytest.raises(TypeError, match=r"layers is .*; expected a list of functions"):
+            stream.predict(layers, "x")
+    for returned, kind, error in (
+        (None, TypeError, "loss is None; expected a function of rows and ids of nodes"),
+        (lambda out, nodes: 1.0, TypeError, "loss returned a float; expected a tensor of one number"),
+        (lambda out, nodes: out[:, 0][:2], ValueError, r"loss returned shape \(2,\); expected a tensor of one number"),
+        (lambda out, nodes: torch.zeros(()), ValueError, "loss has no gradient in any part"),
+        (lambda out, nodes: 1 / 0, ZeroDivisionError, "division by zero"),
+    ):
+        with pytest.raises(kind, match=error):
+            stream.step(keep, "x", returned)
     with pytest.raises(FileNotFoundError):
         stream.step(keep, "y", loss)
     assert repr(stream) == f"Streamed({stream.num_parts} parts, num_nodes={N}, num_edges=800)"
