@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..common.caching import ordinary_tensors
-from ..common.operands import check_dense, check_rows, check_tensor
-from ..common.precision import autocast_all
+from ..common.operands import as_floats, check_dense, check_rows, check_tensor
+from ..common.precision import HALF, autocast_all, may_mix
 from ..dataloading import FeatureStore
 from ..graph import Graph
 from ..graphs_by_tensor.store import topology_of
@@ -148,12 +148,13 @@ class DistGraph:
                 )
         rows, weight = autocast_all(self.device, x, weight)
         assert rows is not None
+        _check_floats(rows, weight)
         scale = None
         if reduce == "mean":
             degrees = self.graph.in_degrees().clamp(min=1)
             dtype = torch.promote_types(rows.dtype, torch.float32)
             scale = degrees.to(dtype).reciprocal().view(-1, *[1] * (x.dim() - 1))
-        self._exchange.check_alike(rows)
+        self._exchange.check_alike(rows, weight, reduce)
         return Aggregate.apply(rows, weight, scale, self._exchange, self._blocks)
 
     @functools.cached_property
@@ -190,6 +191,17 @@ class DistGraph:
         return (
             f"DistGraph(process {self.rank} of {self.world_size}, num_own={self.num_own}, num_ghosts={self.num_ghosts}, "
             f"num_edges={self.graph.num_edges} of {self.num_edges}, device='{self.device}')"
+        )
+
+
+def _check_floats(x: Tensor, weight: Tensor | None) -> None:
+    """Before rows are on their way: an operator that raises then leaves those of this call to the next one."""
+    for data, name in ((x, "x"), (weight, "weight")):
+        if data is not None and data.dtype not in (*HALF, torch.float32, torch.float64):
+            raise TypeError(f"{name} has dtype {data.dtype}; expected a floating-point type{as_floats(data, name)}")
+    if weight is not None and not may_mix(x.dtype, weight.dtype):
+        raise TypeError(
+            f"x has dtype {x.dtype} and weight {weight.dtype}; expected equal ones, or a half type and fp32"
         )
 
 

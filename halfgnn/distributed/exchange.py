@@ -145,13 +145,18 @@ class Exchange:
             one, other = values[0], values[others[0]]
             raise ValueError(f"processes 0 and {others[0]} have different values of {what}: {one!r} and {other!r}")
 
-    def check_alike(self, x: Tensor) -> None:
-        """Raises ValueError in all processes if they pass rows of different shapes or dtypes, before any waits for another."""
+    def check_alike(self, x: Tensor, weight: Tensor | None = None, reduce: str = "") -> None:
+        """Raises ValueError in all processes if they pass rows of different shapes or dtypes, before any waits for another.
+
+        Or if only some have a weight, or a gradient of it, or another reduction.
+        """
         if not self._checks:
             return
-        has_gradient = x.requires_grad and torch.is_grad_enabled()
-        shape = ", ".join(map(str, ("nodes", *x.shape[1:])))
-        kind = f"({shape}) of {x.dtype}, {'with a' if has_gradient else 'without'} gradient"
+        kind = _kind(x, "nodes")
+        if weight is not None:
+            kind += f"; weight: {_kind(weight, 'edges')}"
+        if reduce:
+            kind += f"; reduce: {reduce}"
         own = torch.tensor([zlib.crc32(kind.encode())], device=self._device)
         kinds = own.new_empty(self.world_size)
         self._call("the shape of rows", lambda: dist.all_gather_into_tensor(kinds, own, group=self._group))
@@ -179,6 +184,12 @@ class Exchange:
         except RuntimeError:  # the process that has the store may have ended meanwhile
             found = found or ["of the store"]
         return f"process {', '.join(found)}" if found else ""
+
+
+def _kind(x: Tensor, rows: str) -> str:
+    has_gradient = x.requires_grad and torch.is_grad_enabled()
+    shape = ", ".join(map(str, (rows, *x.shape[1:])))
+    return f"({shape}) of {x.dtype}, {'with a' if has_gradient else 'without'} gradient"
 
 
 def _has(store: Any, key: str) -> bool:

@@ -222,6 +222,12 @@ def attention_by_parts(g: DistGraph) -> dict[str, Any]:
         (x[:, 0],),
         (x, torch.ones(3, 1)),
         (x, torch.ones(g.graph.num_edges, 2)),
+        (x.long(),),
+        (x, torch.ones(g.graph.num_edges, 1).int()),
+        (x.double(), torch.ones(g.graph.num_edges, 1)),
+        (x, torch.ones(g.graph.num_edges, 1) if g.rank else None),
+        (x, torch.ones(g.graph.num_edges, 1).requires_grad_(g.rank == 1)),
+        (x, None, "mean" if g.rank else "sum"),
     ):
         try:
             g.aggregate(*arguments)

@@ -121,6 +121,13 @@ def test_attention_by_parts(tmp_path):
             "expected (num_own, *, D)",
             f"weight has shape (3, 1); expected {num_edges} rows, one per edge",
             f"weight has shape ({num_edges}, 2); expected ({num_edges}, 1), one number per row of x",
+            "x has dtype torch.int64; expected a floating-point type: x.float()",
+            "weight has dtype torch.int32; expected a floating-point type: weight.float()",
+            "x has dtype torch.float64 and weight torch.float32; expected equal ones, or a half type and fp32",
+            "values of x: '(nodes, 12) of torch.float32, without gradient; reduce: sum' and '(nodes, 12) of torch.float32, "
+            "without gradient; weight: (edges, 1) of torch.float32, without gradient",
+            "weight: (edges, 1) of torch.float32, with a gradient",
+            "reduce: mean'",
         ]
         assert len(part["errors"]) == len(texts)
         for error, text in zip(part["errors"], texts):
