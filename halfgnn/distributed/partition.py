@@ -45,7 +45,8 @@ def partition(
 
     Raises:
         TypeError, ValueError: graph is no homogeneous graph; parts is below 1 or above the number of nodes; method is unknown, or
-            has another shape or ids out of range. ImportError: pymetis is not installed. FileExistsError: out holds a partition.
+            has another shape or ids out of range. ImportError: pymetis is not installed. FileExistsError: out holds a partition, or
+            features of one.
     """
     g = as_graph(graph, "graph")
     if g.num_src != g.num_dst:
@@ -55,15 +56,23 @@ def partition(
         raise ValueError(f"parts is {parts}; expected at most {max(g.num_dst, 1)}, the number of nodes")
     folder = Path(out)
     if (folder / "partition.json").exists():
-        raise FileExistsError(f"{folder} holds a partition; remove it, or choose another folder")
+        raise FileExistsError(f"{folder} holds a partition; remove the folder, or choose another")
+    stale = sorted(path.name for path in folder.glob("part-*.*.npy"))
+    if stale:
+        raise FileExistsError(
+            f"{folder} holds {stale[0]}, of an earlier partition; remove the folder, or choose another"
+        )
     g = g.to("cpu")
     owner = _owner(g, parts, method)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "owner.npy", _short(owner, parts).numpy())
     sizes = _write_parts(g, owner, parts, folder, progress)
+    digest = hashlib.sha256(f"{g.num_dst} {g.num_edges} {parts}".encode())
+    for x in (owner, *g.csc()[:2]):
+        digest.update(x.long().numpy().data)
     description = {
         "format": FORMAT,
-        "id": hashlib.sha256(owner.numpy().tobytes() + f"{g.num_edges} {parts}".encode()).hexdigest()[:16],
+        "id": digest.hexdigest()[:16],
         "num_nodes": g.num_dst,
         "num_edges": g.num_edges,
         "parts": sizes,
@@ -227,8 +236,24 @@ def cut_features(folder: Any, name: str, data: Any, *, progress: bool = False) -
     for part in _shown(range(len(description["parts"])), progress, name):
         nodes = (owner == part).nonzero().view(-1)
         path = Path(folder) / f"part-{part}.{name}.npy"
-        rows = np.lib.format.open_memmap(path, "w+", dtype, (nodes.shape[0], *store.shape[1:]))
+        partial = path.with_suffix(".partial")  # so that what is killed leaves no rows of zeros
+        rows = np.lib.format.open_memmap(partial, "w+", dtype, (nodes.shape[0], *store.shape[1:]))
         for start in range(0, nodes.shape[0], _ROWS):
             ids = nodes[start : start + _ROWS]
             rows[start : start + ids.shape[0]] = store.gather(ids).cpu().numpy()
         rows.flush()
+        del rows
+        partial.replace(path)
+
+
+def open_features(folder: Path, part: int, name: str, num_own: int) -> FeatureStore:
+    """What :func:`cut_features` wrote for a part. Raises ValueError if it has another number of rows."""
+    path = folder / f"part-{part}.{name}.npy"
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; cut_features({str(folder)!r}, {name!r}, data) writes it")
+    store = FeatureStore.open(path)
+    if len(store) != num_own:
+        raise ValueError(
+            f"{path} has {len(store)} rows; expected {num_own}, one per node of the part; cut {name!r} again"
+        )
+    return store

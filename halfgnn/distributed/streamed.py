@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..dataloading import FeatureStore
 from ..graph import Graph
-from .partition import read, read_part
+from .partition import open_features, read, read_part
 
 Layer = Callable[[Graph, tuple[Tensor, Tensor]], Tensor]
 
@@ -167,7 +167,7 @@ class Streamed:
         return torch.cat(rows)  # ghosts are in the order of parts
 
     def _features(self, name: str) -> list[FeatureStore]:
-        return [FeatureStore.open(self._folder / f"part-{number}.{name}.npy") for number in range(self.num_parts)]
+        return [open_features(self._folder, number, name, part.num_own) for number, part in enumerate(self._parts)]
 
     def _files(self) -> _Files:
         return _Files(self.num_nodes, self._scratch)

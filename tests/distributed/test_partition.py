@@ -8,7 +8,7 @@ import torch
 
 import halfgnn
 from halfgnn.dataloading import FeatureStore
-from halfgnn.distributed import cut_features, partition
+from halfgnn.distributed import Streamed, cut_features, partition
 from tests import support
 
 pytestmark = pytest.mark.skipif(support.SIMULATED, reason="about files")
@@ -107,6 +107,32 @@ def test_features(tmp_path, kind):
         assert (np.load(tmp_path / f"part-{number}.x.npy") == x[part["nodes"]].numpy()).all()
 
 
+def test_features_that_are_half_written(tmp_path):
+    class Ends(FeatureStore):
+        def gather(self, ids):
+            raise KeyboardInterrupt
+
+    partition(graph(), 2, out=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        cut_features(tmp_path, "x", Ends(torch.ones(60)))
+    with pytest.raises(
+        FileNotFoundError, match=r"part-0\.x\.npy does not exist; cut_features\(.*, 'x', data\) writes it"
+    ):
+        Streamed(tmp_path).predict([lambda g, x: x[1]], "x")
+    for part in range(2):
+        np.save(tmp_path / f"part-{part}.x.npy", np.ones(3))
+    with pytest.raises(ValueError, match=r"part-0\.x\.npy has 3 rows; expected \d+, one per node of the part"):
+        Streamed(tmp_path).predict([lambda g, x: x[1]], "x")
+
+
+def test_an_id_is_of_edges_too(tmp_path):
+    owner = torch.arange(60) % 2
+    ids = [
+        partition(graph(seed=seed), 2, out=tmp_path / f"{i}", method=owner)["id"] for i, seed in enumerate((0, 1, 0))
+    ]
+    assert ids[0] != ids[1] and ids[0] == ids[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -141,6 +167,10 @@ def test_wrong_graphs_and_folders(tmp_path):
     ):
         with pytest.raises(ValueError, match=error):
             cut_features(tmp_path, name, data)
+    cut_features(tmp_path, "x", torch.ones(60))
+    (tmp_path / "partition.json").unlink()
+    with pytest.raises(FileExistsError, match=r"holds part-0\.x\.npy, of an earlier partition"):
+        partition(graph(), 2, out=tmp_path)
     (tmp_path / "partition.json").write_text('{"format": "other"}')
     with pytest.raises(ValueError, match="has the format 'other'; expected 'halfgnn partition 1'"):
         cut_features(tmp_path, "x", torch.ones(60))
