@@ -18,7 +18,7 @@ from ..graph import Graph
 from ..graphs_by_tensor.store import topology_of
 from .aggregate import Aggregate, Block, blocks_of
 from .exchange import Exchange
-from .partition import read, read_part
+from .partition import open_features, read, read_part
 
 
 class DistGraph:
@@ -66,19 +66,22 @@ class DistGraph:
 
         Raises:
             RuntimeError: torch.distributed is not initialised. FileNotFoundError: there is no partition. ValueError: it has another
-                number of parts than the group has processes, or processes have loaded different ones.
+                number of parts than the group has processes, or processes have loaded different ones; or another process has no
+                partition; or this one is not in the group.
         """
         if not (dist.is_available() and dist.is_initialized()):
             raise RuntimeError("torch.distributed is not initialised; call torch.distributed.init_process_group first")
-        folder, description = Path(folder), read(folder)
-        exchange = Exchange(group, torch.device(device), check)
+        folder, exchange = Path(folder), Exchange(group, torch.device(device), check)
+        if exchange.rank < 0:
+            raise ValueError("group does not have this process")
+        description = exchange.in_all("the partition", lambda: read(folder))
         num_parts = len(description["parts"])
         exchange.check_same("partition", description["id"])
         if num_parts != exchange.world_size:
             raise ValueError(
                 f"{folder} has {num_parts} parts; expected {exchange.world_size}, one per process of the group"
             )
-        part = read_part(folder, exchange.rank, device)
+        part = exchange.in_all("its part", lambda: read_part(folder, exchange.rank, device))
         exchange.set_rows(
             part["sends"], part["send_counts"].tolist(), part["ghost_counts"].tolist(), part["nodes"].shape[0]
         )
@@ -183,9 +186,9 @@ class DistGraph:
         """The rows of this process's nodes, from the file that :func:`cut_features` wrote. They are read as they are used.
 
         Raises:
-            FileNotFoundError: there are none of this name.
+            FileNotFoundError: there are none of this name. ValueError: they are of another partition.
         """
-        return FeatureStore.open(self._folder / f"part-{self.rank}.{name}.npy")
+        return open_features(self._folder, self.rank, name, self.num_own)
 
     def __repr__(self) -> str:
         return (

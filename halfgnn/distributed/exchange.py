@@ -136,6 +136,23 @@ class Exchange:
 
     # ---- faults ----------------------------------------------------------------------------------------------------------------
 
+    def in_all(self, what: str, read: Callable[[], Any]) -> Any:
+        """What the function returns. If it raises in one process, all raise: those where it did not, a ValueError."""
+        found, fault = None, None
+        try:
+            found = read()
+        except Exception as error:  # whatever it is, the others wait
+            fault = error
+        faults: list[Any] = [None] * self.world_size
+        text = None if fault is None else f"{type(fault).__name__}: {fault}"
+        self._call(what, lambda: dist.all_gather_object(faults, text, group=self._group))
+        if fault is not None:
+            raise fault
+        for rank, other in enumerate(faults):
+            if other is not None:
+                raise ValueError(f"process {rank} could not read {what}: {other}")
+        return found
+
     def check_same(self, what: str, value: str) -> None:
         """Raises ValueError in all processes if they have different values."""
         values: list[Any] = [None] * self.world_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import time
@@ -166,7 +167,8 @@ def exchanged(g: DistGraph) -> dict[str, Any]:
     g.halo(features(torch.bfloat16)[g.nodes])
     found["bytes"] = g.bytes_sent - before
     found |= _aggregated(g)
-    found["errors"] = [_error(g, x) for x in _wrong_rows(g)]
+    found["errors"] = [_error(g.halo, x) for x in _wrong_rows(g)]
+    found["of load"] = _errors_of_load(g)
     return found
 
 
@@ -233,7 +235,19 @@ def attention_by_parts(g: DistGraph) -> dict[str, Any]:
             g.aggregate(*arguments)
         except (TypeError, ValueError) as error:
             errors.append(str(error))
-    return {"results": results, "errors": errors, "num_edges": g.graph.num_edges}
+    return {"results": results, "errors": errors, "num_edges": g.graph.num_edges, "of group": _in_a_group(g)}
+
+
+def _in_a_group(g: DistGraph) -> dict[str, Any]:
+    """Another partition, of processes 1 and 2, with a gradient that goes back."""
+    group = dist.new_group([1, 2])
+    if g.rank == 0:
+        return {}
+    part = DistGraph.load(g._folder / "two", group=group)
+    x = features(torch.float64)[part.nodes].requires_grad_()
+    out = part.aggregate(x, halfgnn.ops.copy_u(part.graph, part.halo(x[:, :1])))
+    out.sin().sum().backward()
+    return {"nodes": part.nodes, "rows": out.detach(), "gradient": x.grad}
 
 
 def _wrong_rows(g: DistGraph) -> list[Any]:
@@ -243,10 +257,20 @@ def _wrong_rows(g: DistGraph) -> list[Any]:
     return [x[1:], [1], x.to_sparse(), x.double() if g.rank else x, x[:, :width], x.requires_grad_(g.rank == 1)]
 
 
-def _error(g: DistGraph, x: Any) -> str:
+def _errors_of_load(g: DistGraph) -> list[str]:
+    """Process 1 has no folder, half of one, or is not in the group."""
+    half = g._folder / "half"
+    if g.rank == 1:
+        half.mkdir()
+        (half / "partition.json").write_bytes((g._folder / "partition.json").read_bytes())
+    errors = [_error(DistGraph.load, folder if g.rank else g._folder) for folder in (g._folder / "none", half)]
+    return [*errors, _error(functools.partial(DistGraph.load, group=dist.new_group([0])), g._folder)]
+
+
+def _error(function: Callable[[Any], Any], x: Any) -> str:
     try:
-        g.halo(x)
-    except (TypeError, ValueError) as error:
+        function(x)
+    except (TypeError, ValueError, FileNotFoundError) as error:
         return str(error)
     return ""
 

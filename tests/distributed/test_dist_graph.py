@@ -111,7 +111,15 @@ def test_aggregate(found, dtype, case):
 
 def test_attention_by_parts(tmp_path):
     processes.write_parts(tmp_path, 3)
-    for part in processes.run(processes.attention_by_parts, tmp_path, 3):
+    processes.write_parts(tmp_path / "two", 2)
+    results = processes.run(processes.attention_by_parts, tmp_path, 3)
+    in_group = [part["of group"] for part in results[1:]]
+    x = features(torch.float64).requires_grad_()
+    out = halfgnn.reference.gspmm(graph(), "copy_lhs", "sum", x * x[:, :1], None)
+    out.sin().sum().backward()
+    torch.testing.assert_close(whole(in_group, "rows"), out.detach())
+    torch.testing.assert_close(whole(in_group, "gradient"), x.grad)
+    for part in results:
         for a, b in zip(*part["results"], strict=True):
             assert float((a - b).norm()) <= 1e-4 * float(b.norm())
         num_edges = part["num_edges"]
@@ -148,6 +156,14 @@ def test_errors(found):
         own = len(part["nodes"])
         for actual, texts in zip(part["errors"], expected, strict=True):
             assert texts[rank].format(rows=own - 1, num_own=own) in actual
+    expected = [
+        ("process 1 could not read the partition: FileNotFoundError: ", "partition.json does not exist; "),
+        ("process 1 could not read its part: FileNotFoundError: ", "part-1.npz"),
+        ("has 2 parts; expected 1, one per process of the group", "group does not have this process"),
+    ]
+    for rank, part in enumerate(found):
+        for actual, texts in zip(part["of load"], expected, strict=True):
+            assert texts[rank] in actual
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
