@@ -52,7 +52,7 @@ class Aggregate(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor | None, scale: Tensor | None, exchange: Exchange, blocks: list[Block]
     ) -> Tensor:
         ctx.exchange, ctx.blocks = exchange, blocks
-        ctx.save_for_backward(x, weight, scale)
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight, scale)
         total = None
         with without_autocast(x.device):
             for process, rows in exchange.rows_by_process(x):
@@ -67,7 +67,7 @@ class Aggregate(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight, scale = ctx.saved_tensors
         grad = grad.contiguous() if scale is None else (grad * scale).to(grad.dtype)
-        with without_autocast(x.device):
+        with without_autocast(grad.device):
             x_grad = _grad_of_rows(ctx, grad, weight) if ctx.needs_input_grad[0] else None
             weight_grad = _grad_of_weight(ctx, grad, x, weight) if ctx.needs_input_grad[1] else None
         return x_grad, weight_grad, None, None, None

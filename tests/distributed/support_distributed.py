@@ -167,6 +167,7 @@ def exchanged(g: DistGraph) -> dict[str, Any]:
     g.halo(features(torch.bfloat16)[g.nodes])
     found["bytes"] = g.bytes_sent - before
     found |= _aggregated(g)
+    found["changed"] = changed_afterwards(g)
     found["errors"] = [_error(g.halo, x) for x in _wrong_rows(g)]
     found["of load"] = _errors_of_load(g)
     return found
@@ -196,6 +197,15 @@ def _aggregated(g: DistGraph) -> dict[str, Tensor]:
             if w is not None:
                 found[f"of w {key}"] = grads[1]
     return found
+
+
+def changed_afterwards(g: DistGraph) -> Tensor:
+    """Gradient of rows that are changed in place after they were summed."""
+    x = features()[g.nodes].requires_grad_()
+    rows = x * 1
+    out = g.aggregate(rows, torch.ones(g.graph.num_edges, 1))
+    rows.zero_()
+    return torch.autograd.grad(out.sum(), x)[0]
 
 
 def attention_by_parts(g: DistGraph) -> dict[str, Any]:

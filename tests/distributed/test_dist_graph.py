@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import halfgnn
-from halfgnn.distributed import DistGraph
+from halfgnn.distributed import DistGraph, sum_gradients
 from tests import support
 from tests.distributed import support_distributed as processes
 from tests.distributed.support_distributed import (
@@ -107,6 +107,11 @@ def test_aggregate(found, dtype, case):
         assert float((actual - grads[1]).norm()) <= 4 * eps * float(grads[1].norm())
     width = torch.Size(shape).numel() * torch.empty(0, dtype=dtype).element_size()
     assert sum(part[f"sent {key}"] for part in found) == sum(part["ghosts"] for part in found) * width
+
+
+def test_rows_are_kept_for_gradients_of_weights_only(found):
+    expected = graph().out_degrees().float()[:, None].expand(N, C)
+    torch.testing.assert_close(whole(found, "changed"), expected)
 
 
 def test_attention_by_parts(tmp_path):
@@ -230,6 +235,25 @@ def test_one_process(tmp_path):
         assert g.edge_index.dtype is torch.int64 and torch.equal(torch.stack(g.graph.edges()).long(), g.edge_index)
         with pytest.raises(FileNotFoundError):
             g.features("masks")
+        p = torch.nn.Parameter(torch.ones(3))
+        p.sum().backward()
+        unused = torch.nn.Parameter(torch.ones(2))
+        for parameters in (p, [p, unused], torch.nn.ParameterList([p, unused])):
+            sum_gradients(parameters)
+        assert torch.equal(p.grad, torch.ones(3)) and torch.equal(unused.grad, torch.zeros(2))
+        for parameters, error in (
+            (None, "NoneType"),
+            (torch.nn.Linear(2, 2).named_parameters(), "tuple"),
+            ([p, "p"], "str"),
+        ):
+            with pytest.raises(TypeError, match=f"parameters has a {error}; expected a module or its parameters"):
+                sum_gradients(parameters)
+        embedding = torch.nn.Embedding(3, 2, sparse=True)
+        embedding(torch.tensor([1])).sum().backward()
+        with pytest.raises(
+            TypeError, match=r"a gradient of parameters has layout torch\.sparse_coo; expected a dense tensor"
+        ):
+            sum_gradients(embedding)
         processes.write_parts(tmp_path / "two", 2)
         with pytest.raises(ValueError, match="has 2 parts; expected 1, one per process of the group"):
             DistGraph.load(tmp_path / "two")
