@@ -112,7 +112,8 @@ class DistGraph:
                 rows of other shapes or dtypes, which all of them are told. RuntimeError: a process has ended, which the message
                 names.
         """
-        self._check_rows(x)
+        with self._exchange.told_to_others():
+            self._check_rows(x)
         self._exchange.check_alike(x)
         return _Halo.apply(x, self._exchange)
 
@@ -137,6 +138,18 @@ class DistGraph:
         Raises:
             TypeError, ValueError, RuntimeError: see halo; and for a weight of another shape.
         """
+        with self._exchange.told_to_others():
+            rows, weight = self._checked(x, weight, reduce)
+        scale = None
+        if reduce == "mean":
+            degrees = self.graph.in_degrees().clamp(min=1)
+            dtype = torch.promote_types(rows.dtype, torch.float32)
+            scale = degrees.to(dtype).reciprocal().view(-1, *[1] * (x.dim() - 1))
+        self._exchange.check_alike(rows, weight, reduce)
+        return Aggregate.apply(rows, weight, scale, self._exchange, self._blocks)
+
+    def _checked(self, x: Tensor, weight: Tensor | None, reduce: str) -> tuple[Tensor, Tensor | None]:
+        """Arguments of aggregate, as autocast wants them."""
         self._check_rows(x)
         if reduce not in ("sum", "mean"):
             raise ValueError(f"reduce is {reduce!r}; expected 'sum' or 'mean'")
@@ -152,13 +165,7 @@ class DistGraph:
         rows, weight = autocast_all(self.device, x, weight)
         assert rows is not None
         _check_floats(rows, weight)
-        scale = None
-        if reduce == "mean":
-            degrees = self.graph.in_degrees().clamp(min=1)
-            dtype = torch.promote_types(rows.dtype, torch.float32)
-            scale = degrees.to(dtype).reciprocal().view(-1, *[1] * (x.dim() - 1))
-        self._exchange.check_alike(rows, weight, reduce)
-        return Aggregate.apply(rows, weight, scale, self._exchange, self._blocks)
+        return rows, weight
 
     @functools.cached_property
     def _blocks(self) -> list[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zlib
 from collections.abc import Callable, Iterator
@@ -167,13 +168,26 @@ class Exchange:
 
         Or if only some have a weight, or a gradient of it, or another reduction.
         """
-        if not self._checks:
-            return
         kind = _kind(x, "nodes")
         if weight is not None:
             kind += f"; weight: {_kind(weight, 'edges')}"
         if reduce:
             kind += f"; reduce: {reduce}"
+        self._compare(kind)
+
+    @contextlib.contextmanager
+    def told_to_others(self) -> Iterator[None]:
+        """Around checks of this process's arguments: if they raise, the others, which wait in check_alike, raise too."""
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            with contextlib.suppress(ValueError, RuntimeError):
+                self._compare(f"{type(error).__name__}: {error}")
+            raise
+
+    def _compare(self, kind: str) -> None:
+        if not self._checks:
+            return
         own = torch.tensor([zlib.crc32(kind.encode())], device=self._device)
         kinds = own.new_empty(self.world_size)
         self._call("the shape of rows", lambda: dist.all_gather_into_tensor(kinds, own, group=self._group))

@@ -264,7 +264,15 @@ def _wrong_rows(g: DistGraph) -> list[Any]:
     """The last ones differ between processes."""
     x = features()[g.nodes]
     width = C - g.rank
-    return [x[1:], [1], x.to_sparse(), x.double() if g.rank else x, x[:, :width], x.requires_grad_(g.rank == 1)]
+    return [
+        x[1:],
+        [1],
+        x.to_sparse(),
+        x.double() if g.rank else x,
+        x[:, :width],
+        x.requires_grad_(g.rank == 1),
+        x[g.rank :],
+    ]
 
 
 def _errors_of_load(g: DistGraph) -> list[str]:

@@ -156,6 +156,7 @@ def test_errors(found):
          "torch.float64, without gradient'",) * 2,
         ("(nodes, 12) of torch.float32, without gradient' and '(nodes, 11)",) * 2,
         ("without gradient' and '(nodes, 12) of torch.float32, with a gradient'",) * 2,
+        ("values of x: '(nodes, 12) of torch.float32, with", "x has shape ({rows}, 12); expected ({num_own}, *)"),
     ]  # fmt: skip
     for rank, part in enumerate(found):
         own = len(part["nodes"])
