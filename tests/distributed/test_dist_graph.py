@@ -118,6 +118,11 @@ def test_attention_by_parts(tmp_path):
     processes.write_parts(tmp_path, 3)
     processes.write_parts(tmp_path / "two", 2)
     results = processes.run(processes.attention_by_parts, tmp_path, 3)
+    sums = torch.zeros(N, 1, dtype=torch.float64)
+    for rank, constant in enumerate(processes.CONSTANTS):
+        part = np.load(tmp_path / f"part-{rank}.npz")
+        sums[torch.from_numpy(np.concatenate([part["nodes"], part["ghosts"]])).long()] += constant
+    assert torch.equal(whole(results, "rounded once"), sums.half())
     in_group = [part["of group"] for part in results[1:]]
     x = features(torch.float64).requires_grad_()
     out = halfgnn.reference.gspmm(graph(), "copy_lhs", "sum", x * x[:, :1], None)
