@@ -86,6 +86,12 @@ def test_random_numbers_are_drawn_once(stream):
     torch.manual_seed(0)
     [F.dropout(torch.ones(part.num_own, C)) for part in stream._parts]
     assert torch.equal(torch.rand(1), following)
+    torch.manual_seed(0)  # the backward of the first layer is the last one, and the forward of the second was
+    stream.step([layers[0], lambda g, x: F.dropout(x[1], 0.5), layers[1]], "x", lambda out, nodes: out.sum())
+    following = torch.rand(1)
+    torch.manual_seed(0)
+    [F.dropout(torch.ones(part.num_own, C)) for _ in range(2) for part in stream._parts]
+    assert torch.equal(torch.rand(1), following)
 
 
 def test_layers_without_gradients(stream):
