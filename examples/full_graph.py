@@ -146,7 +146,9 @@ def main(argv=None):
     p.add_argument("--checkpoint", type=Path, metavar="FILE", help="save every epoch there")
     p.add_argument("--resume", action="store_true", help="continue after the last epoch of the file --checkpoint")
     p.add_argument("--losses", type=Path, metavar="FILE", help="write the losses there")
-    p.add_argument("--draw", nargs="+", metavar="FILE", help="only draw the picture FILE of the files of --losses that follow")
+    p.add_argument(
+        "--draw", nargs="+", metavar="FILE", help="only draw the picture FILE of the files of --losses that follow"
+    )
     args = p.parse_args(argv)
     if args.draw:
         return draw(args.draw[0], args.draw[1:])
