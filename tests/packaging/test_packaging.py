@@ -124,7 +124,7 @@ def test_library_of_the_wheel_says_what_it_was_built_for(installed):
 
 
 def test_wheel_is_complete(installed, tmp_path):
-    code = "import halfgnn, halfgnn.dataloading, halfgnn.dgl, halfgnn.nn, halfgnn.pyg; print(halfgnn.__file__)"
+    code = "import halfgnn, halfgnn.dataloading, halfgnn.dgl, halfgnn.distributed, halfgnn.nn, halfgnn.pyg; print(halfgnn.__file__)"
     environment = {k: v for k, v in os.environ.items() if k != "HALFGNN_LIBRARY"}
     result = subprocess.run(
         [sys.executable, "-c", code],
@@ -412,7 +412,7 @@ def test_import_leaves_the_compiler_alone():
     """Importing torch._dynamo, with sympy and triton, takes longer than importing all of halfgnn."""
     code = (
         "import sys, torch; before = set(sys.modules)\n"
-        "import halfgnn, halfgnn.dataloading, halfgnn.dgl, halfgnn.nn\n"
+        "import halfgnn, halfgnn.dataloading, halfgnn.dgl, halfgnn.distributed, halfgnn.nn\n"
         "new = set(sys.modules) - before\n"
         "print(*sorted(new & {'torch._dynamo', 'torch._inductor', 'sympy', 'triton', 'dgl', 'torch_geometric'}))"
     )
