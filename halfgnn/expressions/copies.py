@@ -7,10 +7,16 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from ..adjacency import Adjacency
 from ..common.ids import INT32_MAX
 from ..graph import Graph
+
+
+def unsafe_view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """x, which nothing else refers to, in another shape: no view, which a program may not always modify in place."""
+    return torch.ops.aten._unsafe_view(x, shape)
 
 
 def copies_of(g: Graph, count: int) -> Graph:

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..common.autograd import snapshot
 from ..common.precision import HALF, computed_type, without_autocast
 from .accounts import routed
+from .copies import unsafe_view
 from .expression import ORDINARY, Expression, Gather
 from .rules import extended
 from .values import ALL, EDGES, Combined, Evaluation, Joined, Rows, Value, sum_of
@@ -168,14 +169,16 @@ def _of_samples(layers: list[Rows], evaluation: Evaluation, x: Expression) -> Te
     """The sum of layers (N or E, *, D) as a tensor (*, E, D): of edges of as many copies of the graph as there are samples."""
     samples, dim = x.shape[: x.edge_dim], x.edge_dim
     count = math.prod(samples)
-    is_whole = count > 0 and all(layer.x.shape[1:-1] == samples for layer in layers)
+    # Rows of one side alone are taken by its ids, which copies do not have.
+    is_whole = count > 0 and len(layers) > 1 and all(layer.x.shape[1:-1] == samples for layer in layers)
     edges = evaluation.propagation.copies(count) if is_whole else None
     if edges is None:
         return evaluation.tensor_of(sum_of(layers)).movedim(0, dim).contiguous()
     of_all = copy.copy(evaluation)
     of_all.propagation, of_all.num_nodes = edges, {row: count * n for row, n in evaluation.num_nodes.items()}
     rows = [Rows(layer.side, layer.x.movedim(0, dim).flatten(0, dim)) for layer in layers]
-    return of_all.tensor_of(sum_of(rows)).unflatten(0, (*samples, -1))
+    out = of_all.tensor_of(sum_of(rows))
+    return unsafe_view(out, (*samples, -1, out.shape[-1]))
 
 
 def _as_expression(rows: dict[int | str, Tensor], x: Expression) -> Expression:

@@ -102,6 +102,9 @@ class Copies(Propagation):
         super().__init__(origin.edge_index, [None if n is None else n * count for n in origin.size], origin.refusal)
         self.origin, self.count = origin, count
 
+    def ids(self, row: int) -> Tensor:
+        raise NotImplementedError
+
     def into(self, row: int, num_into: int, num_from: int) -> Graph:
         return copies_of(self.origin.into(row, num_into // self.count, num_from // self.count), self.count)
 

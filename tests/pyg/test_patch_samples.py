@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.utils.checkpoint
 import torch_geometric
 from torch import nn
 
@@ -121,3 +122,46 @@ def test_copies(sort, convert):
     expected = torch.cat([src + 3 * i for i in range(3)]), torch.cat([dst + 2 * i for i in range(3)])
     assert all(torch.equal(a.long(), b) for a, b in zip(union.edges(), expected))
     assert copies_of(g, 3) is union
+
+
+ONE_SIDED = {
+    "more nodes than edges": lambda x_i, x_j, w: nn.functional.linear(torch.cat([x_j, x_j], -1), w),
+    "of a function": lambda x_i, x_j, w: nn.functional.linear(torch.cat([x_j, x_j.tanh()], -1), w),
+}
+
+
+@pytest.mark.parametrize("name", ONE_SIDED)
+@pytest.mark.parametrize("num_edges", [3, NUM_EDGES])
+def test_layers_of_one_side(name, num_edges):
+    class Sided(torch_geometric.nn.MessagePassing):
+        def forward(self, x, edge_index, w):
+            return self.propagate(edge_index, x=x, w=w)
+
+        def message(self, x_i, x_j, w):
+            rows = ONE_SIDED[name](x_i, x_j, w)
+            return rows.reshape(rows.shape)
+
+    edge_index, w = edges()[:, :num_edges], randn(5, 2 * WIDTH, seed=3)
+    x = randn(2, NUM_NODES, WIDTH, seed=1).requires_grad_()
+    expected = Sided()(x, edge_index, w)
+    with halfgnn.pyg.accelerate():
+        actual = Sided()(x, edge_index, w)
+    assert_same(
+        [actual, *torch.autograd.grad(actual.sin().sum(), x)], [expected, *torch.autograd.grad(expected.sin().sum(), x)]
+    )
+
+
+@pytest.mark.parametrize("aggr", ["sum", "max"])
+def test_results_are_no_views(aggr):
+    """A program may modify them in place, whatever made them."""
+    module, data = Interaction(aggr), (randn(3, NUM_NODES, WIDTH, seed=1), randn(3, NUM_EDGES, WIDTH, seed=2), edges())
+    with halfgnn.pyg.accelerate(), torch.no_grad():
+        out = module(*data)
+    assert not out._is_view()
+    out.mul_(torch.ones(WIDTH, dtype=torch.float64, requires_grad=True))
+    x = data[0].requires_grad_()
+    with halfgnn.pyg.accelerate():
+        out = torch.utils.checkpoint.checkpoint(module, x, *data[1:], use_reentrant=True)
+        out[0].mul_(2)
+    out.sum().backward()
+    assert x.grad is not None

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...common.precision import autocasts, computed_type, without_autocast
 from ...drop_in.gate import Reason, index_reason, mode_reason
 from ...expressions import attention
-from ...expressions.copies import copies_of
+from ...expressions.copies import copies_of, unsafe_view
 from ...expressions.expression import Expression
 from ...expressions.reduce import Lowering, as_result, has_rows_of, reduced
 from .accounts import routed
@@ -58,7 +58,7 @@ def _reduced_samples(name: str, call: Call, owner: Owner | None) -> Tensor | Non
     routed[name] += 1
     samples = src.shape[:dim]
     rows = reduced_rows(copies_of(g, samples.numel()), str(call.kind), src.flatten(0, dim), None)
-    return rows.unflatten(0, (*samples, -1))
+    return unsafe_view(rows, (*samples, -1, *rows.shape[1:]))
 
 
 def reduced_message(call: Call, owner: Owner | None) -> Tensor | None:
