@@ -10,8 +10,9 @@ import halfgnn.pyg
 from halfgnn.pyg.drop_in.message import Message
 from tests import support
 from tests.pyg.support_pyg import Layer
-from tests.pyg.test_patch_messages import MESSAGES, PRODUCTS
+from tests.pyg.test_patch_messages import MESSAGES
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, randn, routed
+from tests.pyg.test_patch_products import PRODUCTS
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
 
