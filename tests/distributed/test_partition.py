@@ -39,8 +39,8 @@ def check(folder, g, count):
         assert (np.bincount(owner[part["ghosts"]], minlength=count) == part["ghost_counts"]).all()
         sent = np.split(parts[number]["nodes"][part["sends"]], np.cumsum(part["send_counts"])[:-1])
         for other, rows in enumerate(sent):
-            theirs = np.split(parts[other]["ghosts"], np.cumsum(parts[other]["ghost_counts"])[:-1])
-            assert (rows == theirs[number]).all()
+            read = np.split(parts[other]["ghosts"], np.cumsum(parts[other]["ghost_counts"])[:-1])
+            assert (rows == read[number]).all()
         seen.append(part["edge_ids"])
     assert sorted(np.concatenate(seen)) == list(range(g.num_edges))
 
