@@ -82,6 +82,13 @@ def as_heterograph(g, name: str = "g") -> HeteroGraph:
     raise TypeError(f"{name} is a {type(g).__name__}; expected a halfgnn.HeteroGraph or a DGLGraph{remedy}")
 
 
+def as_graph_or_heterograph(g, name: str = "g") -> Graph | HeteroGraph:
+    """A HeteroGraph as it is, or of a DGLGraph with several edge types; otherwise a Graph, see :func:`as_graph`."""
+    g = g.__halfgnn_graph__() if hasattr(g, "__halfgnn_graph__") else g
+    has_types = isinstance(g, HeteroGraph) or (is_dgl_graph(g) and len(g.canonical_etypes) > 1)
+    return as_heterograph(g, name) if has_types else as_graph(g, name)
+
+
 def is_graph(x: Any) -> bool:
     """Whether what was given, for example in place of features, is a graph."""
     return isinstance(x, (Graph, HeteroGraph)) or hasattr(x, "__halfgnn_graph__") or is_dgl_graph(x)

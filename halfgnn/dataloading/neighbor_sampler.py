@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ..common.arguments import checked_fanout, checked_flag, checked_integer
 from ..common.ids import check_ids, check_range
-from ..dgl_index import is_dgl_graph
 from ..graph import Graph
-from ..graph_argument import as_graph, as_heterograph
+from ..graph_argument import as_graph_or_heterograph
 from ..heterograph import Block, EdgeType, HeteroGraph
 from .edge_batch import EdgeBatch, edge_batch, without_edges
 
@@ -264,9 +263,7 @@ class NeighborSampler:
 
 
 def _graph_of(g: Any) -> Graph | HeteroGraph:
-    g = g.__halfgnn_graph__() if hasattr(g, "__halfgnn_graph__") else g
-    has_types = isinstance(g, HeteroGraph) or (is_dgl_graph(g) and len(g.canonical_etypes) > 1)
-    graph: Graph | HeteroGraph = as_heterograph(g) if has_types else as_graph(g)
+    graph = as_graph_or_heterograph(g)
     if graph.device.type != "cpu":
         raise ValueError(f"g is on {graph.device}; expected the CPU, where neighbours are sampled: g.to('cpu')")
     return graph

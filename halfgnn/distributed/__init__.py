@@ -5,8 +5,10 @@ sources that other processes own. The rest is a bipartite :class:`halfgnn.Graph`
 """
 
 from .dist_graph import DistGraph
+from .dist_heterograph import DistHeteroGraph
+from .features import cut_features
 from .gradients import sum_gradients
-from .partition import cut_features, partition
+from .partition import partition
 from .streamed import Streamed
 
-__all__ = ["DistGraph", "Streamed", "cut_features", "partition", "sum_gradients"]
+__all__ = ["DistGraph", "DistHeteroGraph", "Streamed", "cut_features", "partition", "sum_gradients"]

@@ -17,8 +17,29 @@ from ..dataloading import FeatureStore
 from ..graph import Graph
 from ..graphs_by_tensor.store import topology_of
 from .aggregate import Aggregate, Block, blocks_of
-from .exchange import Exchange
-from .partition import open_features, read, read_part
+from .exchange import Exchange, Rows
+from .features import open_features
+from .halo import halo
+from .partition import read, read_part
+
+
+def load_part(
+    folder: Any, group: Any, device: Any, check: bool | None
+) -> tuple[Path, dict[str, Any], dict[str, Tensor], Exchange]:
+    """This process's part of a partition, which all processes of the group read, see DistGraph.load. The exchange has no rows."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError("torch.distributed is not initialised; call torch.distributed.init_process_group first")
+    folder, exchange = Path(folder), Exchange(group, torch.device(device), check)
+    if exchange.rank < 0:
+        raise ValueError("group does not have this process")
+    description = exchange.in_all("the partition", lambda: read(folder))
+    num_parts = len(description["parts"])
+    exchange.check_same("partition", description["id"])
+    if num_parts != exchange.world_size:
+        raise ValueError(
+            f"{folder} has {num_parts} parts; expected {exchange.world_size}, one per process of the group"
+        )
+    return folder, description, exchange.in_all("its part", lambda: read_part(folder, exchange.rank, device)), exchange
 
 
 class DistGraph:
@@ -42,7 +63,7 @@ class DistGraph:
     """
 
     def __init__(self, folder: Path, description: dict[str, Any], part: dict[str, Tensor], exchange: Exchange) -> None:
-        self._folder, self._exchange = folder, exchange
+        self._folder, self._description, self._exchange = folder, description, exchange
         self.rank, self.world_size = exchange.rank, exchange.world_size
         self.num_nodes, self.num_edges = description["num_nodes"], description["num_edges"]
         self.nodes, self.edge_ids = part["nodes"].long(), part["edge_ids"].long()
@@ -51,7 +72,7 @@ class DistGraph:
         self.graph = Graph(self.num_own + self.num_ghosts, self.num_own, csc=csc)
         with ordinary_tensors():
             self.edge_index = torch.stack(self.graph.edges()).long()
-        topology_of(self.edge_index).graph((self.graph.num_src, self.graph.num_dst), lambda: self.graph)
+        share_graph(self.edge_index, self.graph)
 
     @classmethod
     def load(cls, folder: Any, *, group: Any = None, device: Any = "cpu", check: bool | None = None) -> DistGraph:
@@ -69,22 +90,12 @@ class DistGraph:
                 number of parts than the group has processes, or processes have loaded different ones; or another process has no
                 partition; or this one is not in the group.
         """
-        if not (dist.is_available() and dist.is_initialized()):
-            raise RuntimeError("torch.distributed is not initialised; call torch.distributed.init_process_group first")
-        folder, exchange = Path(folder), Exchange(group, torch.device(device), check)
-        if exchange.rank < 0:
-            raise ValueError("group does not have this process")
-        description = exchange.in_all("the partition", lambda: read(folder))
-        num_parts = len(description["parts"])
-        exchange.check_same("partition", description["id"])
-        if num_parts != exchange.world_size:
-            raise ValueError(
-                f"{folder} has {num_parts} parts; expected {exchange.world_size}, one per process of the group"
-            )
-        part = exchange.in_all("its part", lambda: read_part(folder, exchange.rank, device))
-        exchange.set_rows(
-            part["sends"], part["send_counts"].tolist(), part["ghost_counts"].tolist(), part["nodes"].shape[0]
-        )
+        folder, description, part, exchange = load_part(folder, group, device, check)
+        if "node_types" in description:
+            raise ValueError(f"{folder} holds a heterograph, which DistHeteroGraph.load reads")
+        exchange.rows = [
+            Rows(part["sends"], part["send_counts"].tolist(), part["ghost_counts"].tolist(), part["nodes"].shape[0])
+        ]
         return cls(folder, description, part, exchange)
 
     @property
@@ -113,9 +124,10 @@ class DistGraph:
                 names.
         """
         with self._exchange.told_to_others():
-            self._check_rows(x)
-        self._exchange.check_alike(x)
-        return _Halo.apply(x, self._exchange)
+            check_own(x, "x", self.num_own, self.device)
+        self._exchange.check_alike(("x", x))
+        (rows,) = halo(self._exchange, [0], [x])
+        return rows
 
     def aggregate(self, x: Tensor, weight: Tensor | None = None, reduce: str = "sum") -> Tensor:
         """The sum or mean over in-edges e = (u, v) of x[u], or of weight[e] * x[u], without the rows of all ghosts at once.
@@ -145,12 +157,12 @@ class DistGraph:
             degrees = self.graph.in_degrees().clamp(min=1)
             dtype = torch.promote_types(rows.dtype, torch.float32)
             scale = degrees.to(dtype).reciprocal().view(-1, *[1] * (x.dim() - 1))
-        self._exchange.check_alike(rows, weight, reduce)
+        self._exchange.check_alike(("x", rows), ("weight", weight), ("reduce", reduce))
         return Aggregate.apply(rows, weight, scale, self._exchange, self._blocks)
 
     def _checked(self, x: Tensor, weight: Tensor | None, reduce: str) -> tuple[Tensor, Tensor | None]:
         """Arguments of aggregate, as autocast wants them."""
-        self._check_rows(x)
+        check_own(x, "x", self.num_own, self.device)
         if reduce not in ("sum", "mean"):
             raise ValueError(f"reduce is {reduce!r}; expected 'sum' or 'mean'")
         if x.dim() < 2:
@@ -169,17 +181,7 @@ class DistGraph:
 
     @functools.cached_property
     def _blocks(self) -> list[Block]:
-        return blocks_of(self.graph, self.num_own, self._exchange.ghost_counts, self.rank)
-
-    def _check_rows(self, x: Any) -> None:
-        check_tensor(x, "x")
-        check_dense(x, "x")
-        if x.dim() == 0 or x.shape[0] != self.num_own:
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}; expected ({self.num_own}, *), a row per node of this process"
-            )
-        if x.device != self.device:
-            raise ValueError(f"x is on {x.device}; expected {self.device}, the device of the graph")
+        return blocks_of(self.graph, self.num_own, self._exchange.rows[0].ghost_counts, self.rank)
 
     def in_degrees(self) -> Tensor:
         """(num_own,): the in-degrees of this process's nodes, int64."""
@@ -187,21 +189,37 @@ class DistGraph:
 
     def out_degrees(self) -> Tensor:
         """(num_own,): the out-degrees of this process's nodes in the whole graph, int64. All processes call it together."""
-        return self._exchange.returned(self.graph.out_degrees().long().unsqueeze(1)).squeeze(1)
+        (degrees,) = self._exchange.returned([0], [self.graph.out_degrees().long().unsqueeze(1)])
+        return degrees.squeeze(1)
 
-    def features(self, name: str) -> FeatureStore:
-        """The rows of this process's nodes, from the file that :func:`cut_features` wrote. They are read as they are used.
+    def features(self, name: str, *, of: str = "nodes") -> FeatureStore:
+        """The rows of this process's nodes, or edges, from the file of :func:`cut_features`. They are read as they are used.
 
         Raises:
             FileNotFoundError: there are none of this name. ValueError: they are of another partition.
         """
-        return open_features(self._folder, self.rank, name, self.num_own)
+        return open_features(self._folder, self._description, self.rank, name, of)
 
     def __repr__(self) -> str:
         return (
             f"DistGraph(process {self.rank} of {self.world_size}, num_own={self.num_own}, num_ghosts={self.num_ghosts}, "
             f"num_edges={self.graph.num_edges} of {self.num_edges}, device='{self.device}')"
         )
+
+
+def share_graph(edge_index: Tensor, graph: Graph) -> None:
+    """The Graph is cached with the edge_index, for modules of torch_geometric."""
+    topology_of(edge_index).graph((graph.num_src, graph.num_dst), lambda: graph)
+
+
+def check_own(x: Any, name: str, num_own: int, device: torch.device) -> None:
+    """Raises TypeError or ValueError unless x has a row for each node of this process."""
+    check_tensor(x, name)
+    check_dense(x, name)
+    if x.dim() == 0 or x.shape[0] != num_own:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected ({num_own}, *), a row per node of this process")
+    if x.device != device:
+        raise ValueError(f"{name} is on {x.device}; expected {device}, the device of the graph")
 
 
 def _check_floats(x: Tensor, weight: Tensor | None) -> None:
@@ -213,27 +231,3 @@ def _check_floats(x: Tensor, weight: Tensor | None) -> None:
         raise TypeError(
             f"x has dtype {x.dtype} and weight {weight.dtype}; expected equal ones, or a half type and fp32"
         )
-
-
-class _Halo(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, exchange: Exchange) -> Tensor:
-        ctx.exchange = exchange
-        return exchange.with_ghosts(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return _Returned.apply(grad, ctx.exchange), None
-
-
-class _Returned(torch.autograd.Function):
-    """Gradients of rows with ghosts, summed into the rows of their owners."""
-
-    @staticmethod
-    def forward(ctx: Any, grad: Tensor, exchange: Exchange) -> Tensor:
-        ctx.exchange = exchange
-        return exchange.returned(grad)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return _Halo.apply(grad, ctx.exchange), None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -28,11 +29,36 @@ class _Pending(NamedTuple):
     out: Tensor
 
 
+class Rows:
+    """The rows of one node type that other processes read, and those of other processes that this one reads, its ghosts.
+
+    sends: of this process's rows, those that others read, by process; send_counts and ghost_counts: of both ways, by process.
+    num_own: how many rows this process owns.
+    """
+
+    def __init__(self, sends: Tensor, send_counts: list[int], ghost_counts: list[int], num_own: int) -> None:
+        self.sends, self.send_counts, self.ghost_counts, self.num_own = sends, send_counts, ghost_counts, num_own
+        self.sends_to = sends.long().split(send_counts)
+        edges = torch.arange(sends.shape[0], dtype=sends.dtype, device=sends.device)
+        self.returns = Graph.from_edges(edges, sends, num_src=sends.shape[0], num_dst=num_own)  # sums what comes back
+
+    def added(self, rows: Tensor, found: Tensor) -> Tensor:
+        """Rows of this process (num_own, *), with what the others found for them."""
+        if not rows.is_floating_point():
+            return rows.index_add(0, self.sends, found)
+        with torch.no_grad(), without_autocast(rows.device):
+            wide = torch.float32 if rows.dtype in HALF else None
+            return rows.add(ops.gspmm(self.returns, "copy_rhs", "sum", None, found, out_dtype=wide)).to(rows.dtype)
+
+
 class Exchange:
     """Rows of nodes that other processes read, and the way back for their gradients.
 
     group: of torch.distributed, or None. device: of rows. check: see DistGraph.load.
+    rows: of every node type. A graph of one type has one.
     """
+
+    rows: list[Rows]
 
     def __init__(self, group: Any, device: torch.device, check: bool | None) -> None:
         self._group, self._device = group, device
@@ -40,42 +66,65 @@ class Exchange:
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.bytes_sent, self._failures = 0, 0
 
-    def set_rows(self, sends: Tensor, send_counts: list[int], ghost_counts: list[int], num_own: int) -> None:
-        """sends: of this process's rows, those that others read, by process; the counts of both ways, by process."""
-        self._sends, self._send_counts, self.ghost_counts, self._num_own = sends, send_counts, ghost_counts, num_own
-        edges = torch.arange(sends.shape[0], dtype=sends.dtype, device=sends.device)
-        self._sends_to = sends.long().split(send_counts)
-        self._returns = Graph.from_edges(edges, sends, num_src=sends.shape[0], num_dst=num_own)  # sums what comes back
-
     # ---- rows ------------------------------------------------------------------------------------------------------------------
 
-    def with_ghosts(self, x: Tensor) -> Tensor:
-        """x (num_own, *), followed by the rows of ghosts."""
-        out = x.new_empty((self._num_own + sum(self.ghost_counts), *x.shape[1:]))
-        out[: self._num_own] = x
-        self._swap(out[self._num_own :], x.index_select(0, self._sends), self.ghost_counts, self._send_counts)
-        return out
+    def with_ghosts(self, types: Sequence[int], rows: Sequence[Tensor]) -> list[Tensor]:
+        """Rows (num_own, *) of some node types, each followed by those of its ghosts."""
+        outs, sent = [], []
+        for number, x in zip(types, rows):
+            of = self.rows[number]
+            out = x.new_empty((of.num_own + sum(of.ghost_counts), *x.shape[1:]))
+            out[: of.num_own] = x
+            outs.append(out)
+            sent.append(x.index_select(0, of.sends))
+        ghosts = [out[self.rows[number].num_own :] for number, out in zip(types, outs)]
+        self._swap(ghosts, [self.rows[i].ghost_counts for i in types], sent, [self.rows[i].send_counts for i in types])
+        return outs
 
-    def returned(self, rows: Tensor) -> Tensor:
-        """Rows of nodes and ghosts, with those of each node summed at its owner: (num_own, *)."""
-        found = rows.new_empty((self._sends.shape[0], *rows.shape[1:]))
-        self._swap(found, rows[self._num_own :].contiguous(), self._send_counts, self.ghost_counts)
-        own = rows[: self._num_own]
-        if not rows.is_floating_point():
-            return own.index_add(0, self._sends, found)
-        with torch.no_grad(), without_autocast(rows.device):
-            wide = torch.float32 if rows.dtype in HALF else None
-            return own.add(ops.gspmm(self._returns, "copy_rhs", "sum", None, found, out_dtype=wide)).to(rows.dtype)
+    def returned(self, types: Sequence[int], rows: Sequence[Tensor]) -> list[Tensor]:
+        """Rows of nodes and ghosts of some node types, with those of each node summed at its owner: (num_own, *)."""
+        ghosts, found = [], []
+        for number, x in zip(types, rows):
+            of = self.rows[number]
+            ghosts.append(x[of.num_own :].contiguous())
+            found.append(x.new_empty((of.sends.shape[0], *x.shape[1:])))
+        self._swap(found, [self.rows[i].send_counts for i in types], ghosts, [self.rows[i].ghost_counts for i in types])
+        return [self.rows[i].added(x[: self.rows[i].num_own], came) for i, x, came in zip(types, rows, found)]
 
-    def _swap(self, out: Tensor, rows: Tensor, out_counts: list[int], row_counts: list[int]) -> None:
-        """Fills out with the rows of other processes, in their order. As bytes: back ends differ in the dtypes that they have."""
-        width = math.prod(rows.shape[1:]) * rows.element_size()
-        bytes_in, bytes_out = _bytes_of(out), _bytes_of(rows)
-        sizes = [count * width for count in out_counts], [count * width for count in row_counts]
-        self._call("rows of ghosts", lambda: dist.all_to_all_single(bytes_in, bytes_out, *sizes, group=self._group))
+    def _swap(
+        self, outs: list[Tensor], out_counts: list[list[int]], rows: list[Tensor], row_counts: list[list[int]]
+    ) -> None:
+        """Fills outs with the rows of other processes, in their order. As bytes: back ends differ in the dtypes that they have.
+
+        One message per process has the rows of all node types.
+        """
+        into, sent = (
+            [_by_process(x, of_type) for x, of_type in zip(xs, counts)]
+            for xs, counts in ((outs, out_counts), (rows, row_counts))
+        )
+        sizes_in, sizes_out = (
+            [sum(part.numel() for part in parts) for parts in zip(*of_types)] for of_types in (into, sent)
+        )
+        if len(rows) == 1:
+            bytes_in, bytes_out = _bytes_of(outs[0]), _bytes_of(rows[0])
+        else:
+            bytes_out = torch.cat([part for parts in zip(*sent) for part in parts])
+            bytes_in = bytes_out.new_empty(sum(sizes_in))
+        swap = functools.partial(dist.all_to_all_single, bytes_in, bytes_out, sizes_in, sizes_out, group=self._group)
+        self._call("rows of ghosts", swap)
         self.bytes_sent += bytes_out.numel()
+        if len(rows) > 1:
+            places = [part for parts in zip(*into) for part in parts]
+            for place, came in zip(places, bytes_in.split([place.numel() for place in places])):
+                place.copy_(came)
 
     # ---- one process after another -------------------------------------------------------------------------------------------
+
+    @property
+    def _only(self) -> Rows:
+        """Those of a graph of one node type."""
+        (only,) = self.rows
+        return only
 
     def rows_by_process(self, x: Tensor) -> Iterator[tuple[int, Tensor]]:
         """(process, its rows that this process reads): x itself first. The next process's rows travel while the caller works."""
@@ -99,7 +148,7 @@ class Exchange:
             source = (self.rank - step) % self.world_size
             if step + 1 < self.world_size:
                 pending = self._give(of((self.rank + step + 1) % self.world_size).to(dtype), step + 1)
-            total.index_add_(0, self._sends_to[source], rows.to(total.dtype))  # no row twice
+            total.index_add_(0, self._only.sends_to[source], rows.to(total.dtype))  # no row twice
         return total.to(dtype)
 
     def _fetch(self, x: Tensor, step: int) -> _Pending | None:
@@ -107,12 +156,14 @@ class Exchange:
         if step >= self.world_size:
             return None
         after, before = (self.rank + step) % self.world_size, (self.rank - step) % self.world_size
-        return self._travel(x.index_select(0, self._sends_to[before]), before, after, self.ghost_counts[after])
+        return self._travel(
+            x.index_select(0, self._only.sends_to[before]), before, after, self._only.ghost_counts[after]
+        )
 
     def _give(self, rows: Tensor, step: int) -> _Pending:
         """The way back."""
         after, before = (self.rank + step) % self.world_size, (self.rank - step) % self.world_size
-        return self._travel(rows.contiguous(), after, before, self._send_counts[before])
+        return self._travel(rows.contiguous(), after, before, self._only.send_counts[before])
 
     def _travel(self, rows: Tensor, to: int, source: int, count: int) -> _Pending:
         out = rows.new_empty((count, *rows.shape[1:]))
@@ -163,17 +214,13 @@ class Exchange:
             one, other = values[0], values[others[0]]
             raise ValueError(f"processes 0 and {others[0]} have different values of {what}: {one!r} and {other!r}")
 
-    def check_alike(self, x: Tensor, weight: Tensor | None = None, reduce: str = "") -> None:
-        """Raises ValueError in all processes if they pass rows of different shapes or dtypes, before any waits for another.
+    def check_alike(self, *named: tuple[str, Tensor | str | None]) -> None:
+        """Raises ValueError in all processes if they pass other arguments, before any waits for another.
 
-        Or if only some have a weight, or a gradient of it, or another reduction.
+        named: (its name, a tensor of rows, a string or None). Of a tensor are compared the dtype, the shape without the number of
+        rows, and whether it has a gradient.
         """
-        kind = _kind(x, "nodes")
-        if weight is not None:
-            kind += f"; weight: {_kind(weight, 'edges')}"
-        if reduce:
-            kind += f"; reduce: {reduce}"
-        self._compare(kind)
+        self._compare("; ".join(f"{name}: {_kind(x) if isinstance(x, Tensor) else x}" for name, x in named))
 
     @contextlib.contextmanager
     def told_to_others(self) -> Iterator[None]:
@@ -192,7 +239,7 @@ class Exchange:
         kinds = own.new_empty(self.world_size)
         self._call("the shape of rows", lambda: dist.all_gather_into_tensor(kinds, own, group=self._group))
         if bool((kinds != own).any()):
-            self.check_same("x", kind)
+            self.check_same("arguments", kind)
 
     def _call(self, what: str, collective: Callable[[], Any]) -> None:
         try:
@@ -217,9 +264,9 @@ class Exchange:
         return f"process {', '.join(found)}" if found else ""
 
 
-def _kind(x: Tensor, rows: str) -> str:
+def _kind(x: Tensor) -> str:
     has_gradient = x.requires_grad and torch.is_grad_enabled()
-    shape = ", ".join(map(str, (rows, *x.shape[1:])))
+    shape = ", ".join(map(str, ("rows", *x.shape[1:])))
     return f"({shape}) of {x.dtype}, {'with a' if has_gradient else 'without'} gradient"
 
 
@@ -230,6 +277,12 @@ def _has(store: Any, key: str) -> bool:
         return True
     except RuntimeError:
         return bool(store.check([key]))
+
+
+def _by_process(x: Tensor, counts: list[int]) -> tuple[Tensor, ...]:
+    """The bytes of the rows of each process."""
+    width = math.prod(x.shape[1:]) * x.element_size()
+    return _bytes_of(x).split([count * width for count in counts])
 
 
 def _bytes_of(x: Tensor) -> Tensor:

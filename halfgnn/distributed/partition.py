@@ -1,10 +1,10 @@
-"""partition: a graph cut into parts, one per process, in a folder; cut_features: rows of nodes, cut in the same way."""
+"""partition: a graph cut into parts, one per process, in a folder."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from ..common.arguments import checked_size
 from ..common.ids import INT32_MAX
-from ..dataloading import FeatureStore
 from ..graph import Graph
-from ..graph_argument import as_graph
+from ..graph_argument import as_graph_or_heterograph
+from ..heterograph import HeteroGraph
 from ..node_order import reorder
+from .union import as_union
 
 FORMAT = "halfgnn partition 1"
-_ROWS = 65_536  # of features that are copied at a time
 
 
 def partition(
@@ -32,23 +32,30 @@ def partition(
     send one another in every layer.
 
     Args:
-        graph: a :class:`halfgnn.Graph` or a DGLGraph, homogeneous: num_src = num_dst.
+        graph: a :class:`halfgnn.Graph` with num_src = num_dst, a :class:`halfgnn.HeteroGraph`, or a DGLGraph. The nodes of a
+            heterograph's types are numbered one type after another, and are cut as those of one graph.
         parts: how many parts.
         out: a folder, which is made. It gets `partition.json`, `owner.npy` (N,), the part of each node, and a file `part-K.npz` per
             part. Ids are int32 where they fit.
         method: ``"communities"``, ranges of the order of :func:`halfgnn.reorder` with as many nodes and edges each; ``"metis"``, by
-            the package pymetis (Karypis and Kumar, 1998); or the part of each node, (N,) integers below `parts`.
+            the package pymetis (Karypis and Kumar, 1998); or the part of each node, (N,) integers below `parts`;
+            of a heterograph {node type: (N_type,)}.
         progress: whether to show a bar. It needs the package tqdm.
 
     Returns:
-        The content of `partition.json`. ``"parts"`` has the numbers of nodes, edges and ghosts of each part.
+        The content of `partition.json`. ``"parts"`` has the numbers of nodes, edges and ghosts of each part, ``"node_types"`` and
+        ``"edge_types"`` those of a heterograph's types.
 
     Raises:
-        TypeError, ValueError: graph is no homogeneous graph; parts is below 1 or above the number of nodes; method is unknown, or
-            has another shape or ids out of range. ImportError: pymetis is not installed. FileExistsError: out holds a partition, or
-            features of one.
+        TypeError, ValueError: graph is no graph, or has other sources than destinations; parts is below 1 or above the number of
+            nodes; method is unknown, or has another shape or ids out of range. ImportError: pymetis is not installed.
+            FileExistsError: out holds a partition, or features of one.
     """
-    g = as_graph(graph, "graph")
+    found, union = as_graph_or_heterograph(graph, "graph"), None
+    if isinstance(found, HeteroGraph):
+        found, union = as_union(found)
+        method = union.joined(method, "method") if isinstance(method, Mapping) else method
+    g = found.to("cpu")
     if g.num_src != g.num_dst:
         raise ValueError(f"graph has {g.num_src} source and {g.num_dst} destination nodes; expected as many of both")
     parts = checked_size(parts, "parts", 1)
@@ -62,7 +69,6 @@ def partition(
         raise FileExistsError(
             f"{folder} holds {stale[0]}, of an earlier partition; remove the folder, or choose another"
         )
-    g = g.to("cpu")
     owner = _owner(g, parts, method)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "owner.npy", _short(owner, parts).numpy())
@@ -76,6 +82,7 @@ def partition(
         "num_nodes": g.num_dst,
         "num_edges": g.num_edges,
         "parts": sizes,
+        **(union.description() if union else {}),
     }
     (folder / "partition.json").write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
     return description
@@ -94,10 +101,13 @@ def read(folder: Any) -> dict[str, Any]:
     return description
 
 
-def read_part(folder: Any, part: int, device: Any = "cpu") -> dict[str, Tensor]:
-    """What :func:`_cut` made of a part, and the rows that it sends: sends, by the part that reads them, and send_counts."""
+def read_part(folder: Any, part: int, device: Any = "cpu", names: Sequence[str] = ()) -> dict[str, Tensor]:
+    """What :func:`_cut` made of a part, and the rows that it sends: sends, by the part that reads them, and send_counts.
+
+    names: of the tensors to read; none: all.
+    """
     with np.load(Path(folder) / f"part-{part}.npz") as arrays:
-        return {name: torch.from_numpy(arrays[name]).to(device) for name in arrays.files}
+        return {name: torch.from_numpy(arrays[name]).to(device) for name in names or arrays.files}
 
 
 # ---- whose a node is ---------------------------------------------------------------------------------------------------------
@@ -143,7 +153,8 @@ def _by_metis(g: Graph, parts: int) -> Tensor:
     ].unique()  # sorted, and symmetric
     starts = torch.zeros(g.num_dst + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(pairs // g.num_dst, minlength=g.num_dst), 0, out=starts[1:])
-    _, membership = pymetis.part_graph(parts, xadj=starts.numpy(), adjncy=(pairs % g.num_dst).numpy())
+    adjacency = pymetis.CSRAdjacency(starts.numpy(), (pairs % g.num_dst).numpy())
+    _, membership = pymetis.part_graph(parts, adjacency)
     return torch.as_tensor(membership, dtype=torch.int64)
 
 
@@ -155,7 +166,7 @@ def _write_parts(g: Graph, owner: Tensor, parts: int, folder: Path, progress: bo
     place = torch.empty_like(owner)  # of a node among those of its part
     for ids in nodes:
         place[ids] = torch.arange(ids.shape[0])
-    cuts = [_cut(g, owner, place, part, nodes[part], parts) for part in _shown(range(parts), progress, "parts")]
+    cuts = [_cut(g, owner, place, part, nodes[part], parts) for part in shown(range(parts), progress, "parts")]
     sizes = []
     for part, cut in enumerate(cuts):
         asked = [place[other["ghosts"].split(other["ghost_counts"].tolist())[part]] for other in cuts]
@@ -197,63 +208,10 @@ def _short(x: Tensor, largest: int) -> Tensor:
     return x.int() if largest <= INT32_MAX else x
 
 
-def _shown(x: Iterable[Any], progress: bool, what: str) -> Iterable[Any]:
+def shown(x: Iterable[Any], progress: bool, what: str) -> Iterable[Any]:
+    """With a bar."""
     if not progress:
         return x
     from tqdm.auto import tqdm
 
     return tqdm(x, what)
-
-
-# ---- features ----------------------------------------------------------------------------------------------------------------
-
-
-def cut_features(folder: Any, name: str, data: Any, *, progress: bool = False) -> None:
-    """Writes the rows of the nodes of each part to `part-K.NAME.npy` of a partition's folder, which `DistGraph.features` opens.
-
-    Args:
-        folder: of :func:`partition`.
-        name: letters, digits and underscores.
-        data: a :class:`halfgnn.dataloading.FeatureStore`, a tensor or an array (N, *), one row per node: features, labels, masks.
-            It is read in pieces, so it may be a file that is larger than memory.
-        progress: whether to show a bar. It needs the package tqdm.
-
-    Raises:
-        TypeError, ValueError: of FeatureStore; another number of rows; a name that is none; bfloat16, which .npy does not have.
-    """
-    description = read(folder)
-    store = data if isinstance(data, FeatureStore) else FeatureStore(data)
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"name is {name!r}; expected letters, digits and underscores")
-    if len(store) != description["num_nodes"]:
-        raise ValueError(f"data has shape {tuple(store.shape)}; expected {description['num_nodes']} rows, one per node")
-    if store.dtype is torch.bfloat16:
-        raise ValueError(
-            "data has dtype torch.bfloat16, which .npy files do not have; convert it to float16 or float32"
-        )
-    owner = torch.from_numpy(np.load(Path(folder) / "owner.npy"))
-    dtype = torch.empty(0, dtype=store.dtype).numpy().dtype
-    for part in _shown(range(len(description["parts"])), progress, name):
-        nodes = (owner == part).nonzero().view(-1)
-        path = Path(folder) / f"part-{part}.{name}.npy"
-        partial = path.with_suffix(".partial")  # so that what is killed leaves no rows of zeros
-        rows = np.lib.format.open_memmap(partial, "w+", dtype, (nodes.shape[0], *store.shape[1:]))
-        for start in range(0, nodes.shape[0], _ROWS):
-            ids = nodes[start : start + _ROWS]
-            rows[start : start + ids.shape[0]] = store.gather(ids).cpu().numpy()
-        rows.flush()
-        del rows
-        partial.replace(path)
-
-
-def open_features(folder: Path, part: int, name: str, num_own: int) -> FeatureStore:
-    """What :func:`cut_features` wrote for a part. Raises ValueError if it has another number of rows."""
-    path = folder / f"part-{part}.{name}.npy"
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; cut_features({str(folder)!r}, {name!r}, data) writes it")
-    store = FeatureStore.open(path)
-    if len(store) != num_own:
-        raise ValueError(
-            f"{path} has {len(store)} rows; expected {num_own}, one per node of the part; cut {name!r} again"
-        )
-    return store

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..dataloading import FeatureStore
 from ..graph import Graph
-from .partition import open_features, read, read_part
+from .features import open_features
+from .partition import read, read_part
 
 Layer = Callable[[Graph, tuple[Tensor, Tensor]], Tensor]
 
@@ -58,7 +59,9 @@ class Streamed:
 
     def __init__(self, folder: Any, *, scratch: Any = None) -> None:
         description = read(folder)
-        self._folder, self.num_parts = Path(folder), len(description["parts"])
+        if "node_types" in description:
+            raise ValueError(f"{folder} holds a heterograph; expected a graph of one node type and one edge type")
+        self._folder, self._description, self.num_parts = Path(folder), description, len(description["parts"])
         self.num_nodes, self.num_edges = description["num_nodes"], description["num_edges"]
         sizes = torch.tensor([part["nodes"] for part in description["parts"]])
         firsts = sizes.cumsum(0) - sizes
@@ -167,7 +170,7 @@ class Streamed:
         return torch.cat(rows)  # ghosts are in the order of parts
 
     def _features(self, name: str) -> list[FeatureStore]:
-        return [open_features(self._folder, number, name, part.num_own) for number, part in enumerate(self._parts)]
+        return [open_features(self._folder, self._description, number, name) for number in range(self.num_parts)]
 
     def _files(self) -> _Files:
         return _Files(self.num_nodes, self._scratch)

@@ -142,9 +142,9 @@ def test_attention_by_parts(tmp_path):
             "x has dtype torch.int64; expected a floating-point type: x.float()",
             "weight has dtype torch.int32; expected a floating-point type: weight.float()",
             "x has dtype torch.float64 and weight torch.float32; expected equal ones, or a half type and fp32",
-            "values of x: '(nodes, 12) of torch.float32, without gradient; reduce: sum' and '(nodes, 12) of torch.float32, "
-            "without gradient; weight: (edges, 1) of torch.float32, without gradient",
-            "weight: (edges, 1) of torch.float32, with a gradient",
+            "values of arguments: 'x: (rows, 12) of torch.float32, without gradient; weight: None; reduce: sum' and 'x: "
+            "(rows, 12) of torch.float32, without gradient; weight: (rows, 1) of torch.float32, without gradient; reduce: sum'",
+            "weight: (rows, 1) of torch.float32, with a gradient",
             "reduce: mean'",
         ]
         assert len(part["errors"]) == len(texts)
@@ -157,11 +157,11 @@ def test_errors(found):
         ("x has shape ({rows}, 12); expected ({num_own}, *), a row per node of this process",) * 2,
         ("x is a list; expected a torch.Tensor",) * 2,
         ("x has layout torch.sparse_coo",) * 2,
-        ("processes 0 and 1 have different values of x: '(nodes, 12) of torch.float32, without gradient' and '(nodes, 12) of "
-         "torch.float64, without gradient'",) * 2,
-        ("(nodes, 12) of torch.float32, without gradient' and '(nodes, 11)",) * 2,
-        ("without gradient' and '(nodes, 12) of torch.float32, with a gradient'",) * 2,
-        ("values of x: '(nodes, 12) of torch.float32, with", "x has shape ({rows}, 12); expected ({num_own}, *)"),
+        ("processes 0 and 1 have different values of arguments: 'x: (rows, 12) of torch.float32, without gradient' and 'x: "
+         "(rows, 12) of torch.float64, without gradient'",) * 2,
+        ("(rows, 12) of torch.float32, without gradient' and 'x: (rows, 11)",) * 2,
+        ("without gradient' and 'x: (rows, 12) of torch.float32, with a gradient'",) * 2,
+        ("values of arguments: 'x: (rows, 12) of torch.float32, with", "x has shape ({rows}, 12); expected ({num_own}, *)"),
     ]  # fmt: skip
     for rank, part in enumerate(found):
         own = len(part["nodes"])

@@ -107,6 +107,17 @@ def test_features(tmp_path, kind):
         assert (np.load(tmp_path / f"part-{number}.x.npy") == x[part["nodes"]].numpy()).all()
 
 
+def test_features_of_edges(tmp_path):
+    partition(graph(), 3, out=tmp_path)
+    cut_features(tmp_path, "x", torch.arange(400), of="edges")
+    for number, part in enumerate(parts_of(tmp_path, 3)):
+        assert (np.load(tmp_path / f"part-{number}.edges.x.npy") == part["edge_ids"]).all()
+    with pytest.raises(ValueError, match=r"data has shape \(60,\); expected 400 rows, one per edge"):
+        cut_features(tmp_path, "y", torch.ones(60), of="edges")
+    with pytest.raises(ValueError, match="of is 'paper'; expected 'nodes' or 'edges'"):
+        cut_features(tmp_path, "y", torch.ones(60), of="paper")
+
+
 def test_features_that_are_half_written(tmp_path):
     class Ends(FeatureStore):
         def gather(self, ids):
