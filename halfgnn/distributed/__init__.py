@@ -9,6 +9,15 @@ from .dist_heterograph import DistHeteroGraph
 from .features import cut_features
 from .gradients import sum_gradients
 from .partition import partition
+from .sampling import DistNeighborSampler
 from .streamed import Streamed
 
-__all__ = ["DistGraph", "DistHeteroGraph", "Streamed", "cut_features", "partition", "sum_gradients"]
+__all__ = [
+    "DistGraph",
+    "DistHeteroGraph",
+    "DistNeighborSampler",
+    "Streamed",
+    "cut_features",
+    "partition",
+    "sum_gradients",
+]

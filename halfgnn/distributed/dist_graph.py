@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -55,6 +56,7 @@ class DistGraph:
         graph: a bipartite :class:`halfgnn.Graph`, from this process's nodes, followed by its ghosts, to its nodes.
         edge_index: the same as (2, E), int64. Its columns, and rows of edge data, are in the order of destinations.
         nodes: (num_own,), the ids that the nodes of this process have in the whole graph.
+        source_ids: (num_own + num_ghosts,), those of all sources of its edges.
         edge_ids: (E,), those of its edges.
         num_own, num_ghosts: how many nodes it owns, and how many nodes of others its edges read.
         num_nodes, num_edges: those of the whole graph.
@@ -63,10 +65,11 @@ class DistGraph:
     """
 
     def __init__(self, folder: Path, description: dict[str, Any], part: dict[str, Tensor], exchange: Exchange) -> None:
-        self._folder, self._description, self._exchange = folder, description, exchange
+        self._folder, self._description, self.exchange = folder, description, exchange
         self.rank, self.world_size = exchange.rank, exchange.world_size
         self.num_nodes, self.num_edges = description["num_nodes"], description["num_edges"]
         self.nodes, self.edge_ids = part["nodes"].long(), part["edge_ids"].long()
+        self.source_ids = torch.cat([self.nodes, part["ghosts"].long()])
         self.num_own, self.num_ghosts = self.nodes.shape[0], part["ghosts"].shape[0]
         csc = part["indptr"], part["indices"], None
         self.graph = Graph(self.num_own + self.num_ghosts, self.num_own, csc=csc)
@@ -104,7 +107,7 @@ class DistGraph:
 
     @property
     def bytes_sent(self) -> int:
-        return self._exchange.bytes_sent
+        return self.exchange.bytes_sent
 
     def halo(self, x: Tensor) -> Tensor:
         """The rows of all sources of this process's edges: its own, followed by its ghosts', which their owners send.
@@ -123,10 +126,10 @@ class DistGraph:
                 rows of other shapes or dtypes, which all of them are told. RuntimeError: a process has ended, which the message
                 names.
         """
-        with self._exchange.told_to_others():
+        with self.exchange.told_to_others():
             check_own(x, "x", self.num_own, self.device)
-        self._exchange.check_alike(("x", x))
-        (rows,) = halo(self._exchange, [0], [x])
+        self.exchange.check_alike(("x", x))
+        (rows,) = halo(self.exchange, [0], [x])
         return rows
 
     def aggregate(self, x: Tensor, weight: Tensor | None = None, reduce: str = "sum") -> Tensor:
@@ -150,15 +153,15 @@ class DistGraph:
         Raises:
             TypeError, ValueError, RuntimeError: see halo; and for a weight of another shape.
         """
-        with self._exchange.told_to_others():
+        with self.exchange.told_to_others():
             rows, weight = self._checked(x, weight, reduce)
         scale = None
         if reduce == "mean":
             degrees = self.graph.in_degrees().clamp(min=1)
             dtype = torch.promote_types(rows.dtype, torch.float32)
             scale = degrees.to(dtype).reciprocal().view(-1, *[1] * (x.dim() - 1))
-        self._exchange.check_alike(("x", rows), ("weight", weight), ("reduce", reduce))
-        return Aggregate.apply(rows, weight, scale, self._exchange, self._blocks)
+        self.exchange.check_alike(("x", rows), ("weight", weight), ("reduce", reduce))
+        return Aggregate.apply(rows, weight, scale, self.exchange, self._blocks)
 
     def _checked(self, x: Tensor, weight: Tensor | None, reduce: str) -> tuple[Tensor, Tensor | None]:
         """Arguments of aggregate, as autocast wants them."""
@@ -181,7 +184,12 @@ class DistGraph:
 
     @functools.cached_property
     def _blocks(self) -> list[Block]:
-        return blocks_of(self.graph, self.num_own, self._exchange.rows[0].ghost_counts, self.rank)
+        return blocks_of(self.graph, self.num_own, self.exchange.rows[0].ghost_counts, self.rank)
+
+    @functools.cached_property
+    def owner(self) -> Tensor:
+        """(num_nodes,): the process that owns each node of the whole graph."""
+        return torch.from_numpy(np.load(self._folder / "owner.npy"))
 
     def in_degrees(self) -> Tensor:
         """(num_own,): the in-degrees of this process's nodes, int64."""
@@ -189,7 +197,7 @@ class DistGraph:
 
     def out_degrees(self) -> Tensor:
         """(num_own,): the out-degrees of this process's nodes in the whole graph, int64. All processes call it together."""
-        (degrees,) = self._exchange.returned([0], [self.graph.out_degrees().long().unsqueeze(1)])
+        (degrees,) = self.exchange.returned([0], [self.graph.out_degrees().long().unsqueeze(1)])
         return degrees.squeeze(1)
 
     def features(self, name: str, *, of: str = "nodes") -> FeatureStore:

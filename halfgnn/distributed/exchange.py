@@ -91,6 +91,12 @@ class Exchange:
         self._swap(found, [self.rows[i].send_counts for i in types], ghosts, [self.rows[i].ghost_counts for i in types])
         return [self.rows[i].added(x[: self.rows[i].num_own], came) for i, x, came in zip(types, rows, found)]
 
+    def swapped(self, rows: Tensor, counts: list[int], counts_in: list[int]) -> Tensor:
+        """Sends so many rows to each process. Returns what they send, so many rows of each, in their order."""
+        out = rows.new_empty((sum(counts_in), *rows.shape[1:]))
+        self._swap([out], [counts_in], [rows.contiguous()], [counts])
+        return out
+
     def _swap(
         self, outs: list[Tensor], out_counts: list[list[int]], rows: list[Tensor], row_counts: list[list[int]]
     ) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import halfgnn
 import halfgnn.nn
 import halfgnn.ops
-from halfgnn.distributed import DistGraph, cut_features, partition, sum_gradients
+from halfgnn.distributed import DistGraph, DistNeighborSampler, cut_features, partition, sum_gradients
 
 N, E, C, CLASSES, STEPS = 90, 800, 12, 5, 20
 
@@ -167,6 +167,7 @@ def exchanged(g: DistGraph) -> dict[str, Any]:
     g.halo(features(torch.bfloat16)[g.nodes])
     found["bytes"] = g.bytes_sent - before
     found |= _aggregated(g)
+    found["sampled"] = _sampled(g)
     found["changed"] = changed_afterwards(g)
     found["errors"] = [_error(g.halo, x) for x in _wrong_rows(g)]
     found["of load"] = _errors_of_load(g)
@@ -196,6 +197,57 @@ def _aggregated(g: DistGraph) -> dict[str, Tensor]:
             found[f"of x {key}"] = grads[0]
             if w is not None:
                 found[f"of w {key}"] = grads[1]
+    return found
+
+
+def _sampled(g: DistGraph) -> dict[str, Any]:
+    """Mini-batches, gathered rows, and errors. Processes have other seeds, and one has none."""
+    torch.manual_seed(g.rank)
+    x, seeds = features()[g.nodes], torch.randperm(N)[: 20 * (1 - g.rank) + 5]
+    every, few = DistNeighborSampler(g, [-1, -1]), DistNeighborSampler(g, [2, 3], seed=5)
+    torch.manual_seed(5)
+    network = Network("sage")
+    batch = every.sample(seeds)
+    h = every.gather(g.features("x"), batch.input_nodes)
+    for i, (layer, block) in enumerate(zip(network.layers, batch.blocks)):
+        h = layer(block, h).relu() if i == 0 else layer(block, h)
+    samples = [few.sample(ids, seed=seed) for ids, seed in ((seeds, None), (seeds, None), (seeds, 1))]
+    zeros = DistNeighborSampler(g, [-1], edge_weight=(g.edge_ids % 2).float()).sample(seeds.int())
+    empty = every.sample(seeds[: 0 if g.rank else 3])
+    errors = []
+    for call in (
+        lambda: few.sample(seeds.float()),
+        lambda: few.sample(torch.tensor([1, 1])),
+        lambda: few.sample(torch.tensor([N if g.rank else 0])),
+        lambda: few.gather(x[1:], seeds),
+        lambda: few.gather(x.double() if g.rank else x, seeds),
+        lambda: (few if g.rank else every).sample(seeds),
+        lambda: DistNeighborSampler(g.graph, [2]),  # type: ignore[arg-type]
+        lambda: DistNeighborSampler(g, [{"a": 2}]),  # type: ignore[list-item]
+        lambda: DistNeighborSampler(g, [-2]),
+    ):
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            errors.append(str(error))
+    return {
+        "seeds": seeds,
+        "output": h.detach(),
+        "few": [edges_of(sample) for sample in samples],
+        "odd": edges_of(zeros),
+        "empty": edges_of(empty),
+        "twice": every.gather(x.bfloat16(), torch.tensor([7, 3, 7])),
+        "errors": errors,
+    }
+
+
+def edges_of(batch: Any) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Of each block the sources and destinations in the graph, the ids of edges, and the destinations."""
+    found = []
+    for block in batch.blocks:
+        src, dst = (x.long() for x in block.graph.edges())
+        found.append((block.srcdata["_ID"][src], block.dstdata["_ID"][dst], block.edata["_ID"], block.dstdata["_ID"]))
+    assert torch.equal(batch.blocks[0].srcdata["_ID"], batch.input_nodes)
     return found
 
 

@@ -26,15 +26,8 @@ pytestmark = pytest.mark.skipif(support.SIMULATED, reason="about processes")
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("parts")
-    processes.write_parts(folder, 2)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def found(parts):
-    return processes.run(processes.exchanged, parts, 2)
+def found(found_of_two):
+    return found_of_two
 
 
 def whole(found, key):
@@ -195,10 +188,10 @@ def test_training(tmp_path, world_size):
             assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_modules_of_torch_geometric(parts):
+def test_modules_of_torch_geometric(parts_of_two):
     pyg = pytest.importorskip("torch_geometric.nn")
-    results = processes.run(processes.of_pyg, parts, 2)
-    nodes = [torch.from_numpy(np.load(parts / f"part-{rank}.npz")["nodes"]).long() for rank in range(2)]
+    results = processes.run(processes.of_pyg, parts_of_two, 2)
+    nodes = [torch.from_numpy(np.load(parts_of_two / f"part-{rank}.npz")["nodes"]).long() for rank in range(2)]
     edge_index = torch.stack(graph().edges()).long()
     for name in results[0]:
         torch.manual_seed(6)
