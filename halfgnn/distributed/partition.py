@@ -69,7 +69,7 @@ def partition(
         raise FileExistsError(
             f"{folder} holds {stale[0]}, of an earlier partition; remove the folder, or choose another"
         )
-    owner = _owner(g, parts, method)
+    owner = owners(g, parts, method)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "owner.npy", _short(owner, parts).numpy())
     sizes = _write_parts(g, owner, parts, folder, progress)
@@ -113,7 +113,7 @@ def read_part(folder: Any, part: int, device: Any = "cpu", names: Sequence[str] 
 # ---- whose a node is ---------------------------------------------------------------------------------------------------------
 
 
-def _owner(g: Graph, parts: int, method: Any) -> Tensor:
+def owners(g: Graph, parts: int, method: Any) -> Tensor:
     """The part of each node (N,), int64."""
     if isinstance(method, str):
         if method not in ("communities", "metis"):

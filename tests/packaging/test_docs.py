@@ -78,6 +78,32 @@ cut_features("parts", "x", torch.randn(1000, 64))
 cut_features("parts", "labels", torch.randint(5, (1000,)))
 os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
 """,
+    ("docs/distributed.md", 2): """
+import torch_geometric.nn as pyg
+from halfgnn.nn import HeteroGraphConv
+etypes = {("a", "r", "b"): torch.randint(9, (2, 30)), ("b", "s", "b"): torch.randint(9, (2, 30))}
+partition(halfgnn.HeteroGraph.from_edge_index_dict(etypes, {"a": 9, "b": 9}), 1, out="typed_parts")
+for ntype in "ab":
+    cut_features("typed_parts", "x", torch.randn(9, 4), of=ntype)
+conv = HeteroGraphConv({name: SAGEConv(4, 2, "mean") for name in "rs"})
+pyg_conv = pyg.HeteroConv({etype: pyg.SAGEConv((4, 4), 2) for etype in etypes})
+dist.init_process_group("gloo")
+""",
+    ("docs/distributed.md", 3): """
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([SAGEConv(64, 8, "mean"), SAGEConv(8, 5, "mean")])
+
+    def forward(self, blocks, x):
+        for block, layer in zip(blocks, self.layers):
+            x = layer(block, x)
+        return x
+
+g, network = DistGraph.load("parts"), Network()
+optimizer = torch.optim.Adam(network.parameters())
+""",
+    ("docs/distributed.md", 4): "dist.destroy_process_group()",
     ("docs/nn.md", 0): "import dgl.nn, halfgnn.nn; dgl_conv = dgl.nn.GATConv(64, 32, 4)",
     ("docs/operators.md", 0): GRAPH
     + """
@@ -107,6 +133,7 @@ model = ops.copy_u_sum
 NEEDS = {
     "README.md": "torch_geometric",
     "docs/compiled.md": "torch_geometric",
+    "docs/distributed.md": "torch_geometric",
     "docs/nn.md": "dgl",
     "docs/pyg.md": "torch_geometric",
 }
