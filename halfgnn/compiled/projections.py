@@ -1,7 +1,8 @@
-"""Rows of edges that are a linear layer of a few columns, in a graph, so that the projected rows need not be made.
+"""Rows that are a linear layer, in a graph, so that the projected rows need not be made.
 
-Operators of attention take the columns and the weight themselves. Logits of GAT, sums over the products of projected rows with one
-vector per head, are a linear layer of the columns as well: the one whose weight is summed in that way.
+Operators of attention take a few columns per edge and the weight themselves. Logits of GAT, sums over the products of projected rows
+with one vector per head, are a linear layer too: the one whose weight is summed in that way. So are those of destinations that have
+a layer of their own, which nothing else reads.
 """
 
 from __future__ import annotations
@@ -47,9 +48,8 @@ class Projections:
         if weight is None or bias is not None or not isinstance(columns, Tensor) or columns.dim() != 2:
             return None
         found = Projection(columns, value_of(weight))
-        is_narrow = columns.shape[1] < found.weight.shape[0]
         is_alike = columns.dtype is found.weight.dtype is value.dtype and not autocasts(value.device)
-        return found if is_alike and statically_known_true(is_narrow) else None
+        return found if is_alike else None
 
     def _view(self, node: fx.Node) -> Projection | None:
         source, value = node.args[0] if node.args else None, value_of(node)
@@ -65,8 +65,11 @@ class Projections:
                 del self._found[node], self._of_values[id(value_of(node))]
 
     def of(self, rows: Tensor) -> Projection | None:
+        """That of rows which operators project themselves: of fewer columns than they have."""
         found = self._of_values.get(id(rows))
-        return found if found is not None and _has_its_gradient(rows, found) else None
+        if found is None or not statically_known_true(found.columns.shape[1] < found.weight.shape[0]):
+            return None
+        return found if _has_its_gradient(rows, found) else None
 
     def folded(self, node: fx.Node) -> tuple[Projection, Tensor, torch.Size] | None:
         """The projection, the vectors, and their shape (H, D), of a node that sums their products over D; None of another node, or

@@ -169,6 +169,20 @@ def test_wide_edges_are_projected(called):
     assert sorted(set(called)) == ["edge_key", "edge_value"]
 
 
+def test_logits_of_destinations_with_a_layer_of_their_own_are_folded(called):
+    """As of a GATConv from one node type to another. The layer is as wide as its rows."""
+
+    def function(x, ids, z, weight, vectors):
+        of_destinations = (F.linear(z, weight).view(-1, H, D) * vectors).sum(-1)
+        logits = F.leaky_relu((x * vectors).sum(-1)[ids[0]] + of_destinations[ids[1]], 0.2)
+        return summed(x[ids[0]] * softmax(logits, ids[1]).unsqueeze(-1), ids[1])
+
+    x, _, _, vectors = operands()
+    layer = torch.randn(N, H * D, dtype=torch.float64), torch.randn(H * D, H * D, dtype=torch.float64)
+    compare(function, x, *layer, vectors, ids=torch.randint(N, (2, E)))
+    assert set(called) == {"folded"}
+
+
 def test_a_dot_product_that_is_read_is_an_operator():
     def function(x, ids):
         scores = (x[ids[0]] * x[ids[1]]).sum(-1)
