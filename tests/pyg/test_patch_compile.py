@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 import torch_geometric.nn as upstream
@@ -330,3 +332,27 @@ def test_readouts_are_in_one_graph():
     for outs, plains in zip(actual, expected):
         for a, b in zip(outs, plains, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * float(b.abs().max()) + 1e-4)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_coo], ids=str)
+def test_products_of_sparse_matrices_are_made_between_graphs(layout):
+    """torch.compile ends its graph at the matrix. An exported program has PyTorch's product in it."""
+    x, edge_index = inputs()
+    matrix = torch.sparse_coo_tensor(edge_index, torch.rand(NUM_EDGES), (NUM_NODES, NUM_NODES)).coalesce()
+    matrix = {torch.sparse_csr: matrix.to_sparse_csr, torch.sparse_csc: matrix.to_sparse_csc}.get(
+        layout, lambda: matrix
+    )()
+    conv, x = upstream.SAGEConv(WIDTH, WIDTH, aggr="sum"), x.requires_grad_()
+    results = []
+    for function, is_patched in ((conv, False), (torch.compile(conv, backend=CompileCounter()), True)):
+        with halfgnn.pyg.accelerate() if is_patched else contextlib.nullcontext():
+            before = halfgnn.pyg.stats()["routed"].get("gspmm:u_mul_e_sum", 0)
+            for _ in range(3):
+                out = function(x, matrix)
+            assert halfgnn.pyg.stats()["routed"].get("gspmm:u_mul_e_sum", 0) - before == (3 if is_patched else 0)
+        results.append([out.detach(), *torch.autograd.grad(out.sin().sum(), [x, *conv.parameters()])])
+    for actual, expected in zip(*results):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    with halfgnn.pyg.accelerate():
+        program = torch.export.export(conv, (x.detach(), matrix), strict=True)
+    assert "halfgnn" not in str(program.graph)

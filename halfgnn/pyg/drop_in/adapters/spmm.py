@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....common.compat import is_exporting
 from ....common.precision import without_autocast
+from ....drop_in.compiled import is_compiled, leave_out, skip_frames
 from ....drop_in.gate import Reason, index_reason, mode_reason, operands_reason
+from ....drop_in.stand_ins import inline
 from ....expressions.propagation import Propagation
 from ....expressions.rows import adds_in_half, in_fp32
 from ....graph import Graph
@@ -45,10 +48,33 @@ def edge_index_spmm(
     return _product(edges.into(row, num_nodes, other.shape[0]), other, value, reduce, False)
 
 
-def spmm(original: Original, src: Any, other: Any, reduce: str = "sum") -> Any:
-    """``utils.spmm``."""
-    is_sparse = type(src) is Tensor and src.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
-    if not is_sparse:
+@inline
+def spmm(original: Original) -> Original:
+    """``utils.spmm``. torch.compile ends its graph at sparse matrices, so their products are made between two graphs."""
+    left_alone, ends_a_graph, product = is_compiled, _ends_a_graph, _spmm
+
+    def spmm(src: Any, other: Any, reduce: str = "sum") -> Any:
+        if left_alone() and not ends_a_graph(src):
+            return original(src, other, reduce)
+        return product(original, src, other, reduce)
+
+    return spmm
+
+
+def _ends_a_graph(src: Any) -> bool:
+    """Whether torch.compile ends its graph at the matrix. torch.export has it in its graph."""
+    return _is_sparse(src) and not is_exporting()
+
+
+skip_frames(_ends_a_graph)
+
+
+def _is_sparse(src: Any) -> bool:
+    return type(src) is Tensor and src.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
+
+
+def _spmm(original: Original, src: Any, other: Any, reduce: str) -> Any:
+    if not _is_sparse(src):
         return original(src, other, reduce)
     in_half = _is_in_half(src, other)
     try:
@@ -62,6 +88,9 @@ def spmm(original: Original, src: Any, other: Any, reduce: str = "sum") -> Any:
     # torch.sparse.mm is a product, which autocast makes in half; its reductions on the CPU are not.
     is_product = reduce in ("sum", "add") or (reduce == "mean" and (other.is_cuda or src.layout == torch.sparse_csc))
     return _product(graph_of_matrix(src), other, values, reduce, is_product)
+
+
+leave_out(_spmm, "products of sparse matrices are made between two graphs")
 
 
 def _checked_values(matrix: Tensor, x: Any, reduce: str, in_half: bool) -> Tensor:
