@@ -1,8 +1,8 @@
 """Rows that are a linear layer, in a graph, so that the projected rows need not be made.
 
-Operators of attention take a few columns per edge and the weight themselves. Logits of GAT, sums over the products of projected rows
-with one vector per head, are a linear layer too: the one whose weight is summed in that way. So are those of destinations that have
-a layer of their own, which nothing else reads.
+Operators of attention take a few columns per edge and the weight themselves. Logits of GAT, sums over the products of projected
+rows with one vector per head, are a linear layer too: the one whose weight is summed in that way. So are those of destinations that
+have a layer of their own, which nothing else reads.
 """
 
 from __future__ import annotations
