@@ -7,6 +7,7 @@
 #include "attention.h"
 #include "gather_rows.h"
 #include "kernels/choose.h"
+#include "narrow_sum.h"
 #include "threads.h"
 #include "workspace.h"
 
@@ -19,6 +20,7 @@ void spmm_sum(const SpmmSumArgs& args) {
 }
 
 void spmm(const SpmmArgs& args) {
+  if (const auto sum = as_narrow_sum(args)) return spmm_sum(*sum);
   for_rows(args.topology, args.out_len + 16,
            [&](int64_t begin, int64_t end) { kernels().spmm.general(args, begin, end); });
 }
@@ -74,7 +76,14 @@ void mul_backward(const MulBackwardArgs& args) {
            [&](int64_t begin, int64_t end) { kernels().backward.mul(args, begin, end); });
 }
 
-void backward(const BackwardArgs& args) {
+void backward(BackwardArgs args) {
+  for (const bool of_lhs : {true, false}) {
+    const auto sum = as_narrow_sum(args, of_lhs);
+    if (!sum) continue;
+    spmm_sum(*sum);
+    (of_lhs ? args.grad_lhs : args.grad_rhs).data = nullptr;
+  }
+  if (!args.grad_lhs.data && !args.grad_rhs.data) return;
   for_rows(args.topology, 2 * args.message_len + 16,
            [&](int64_t begin, int64_t end) { kernels().backward.general(args, begin, end); });
 }
@@ -131,7 +140,7 @@ const Backend kBackend{
     sddmm<&SddmmKernels::general>,
     mul_backward,
     [](const MulBackwardArgs&, const Topology&) { return false; },
-    backward,
+    [](const BackwardArgs& args) { backward(args); },
     edge_softmax<&EdgeSoftmaxKernels::forward>,
     edge_softmax<&EdgeSoftmaxKernels::backward>,
     gat_attention,

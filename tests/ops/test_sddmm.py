@@ -65,6 +65,15 @@ def test_op_targets_dtype(op, lhs_target, rhs_target, dtype, device):
         check_cell(g, op, (lhs_target, rhs_target), (3, 9), (3, 9), dtype, device)
 
 
+@pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
+@pytest.mark.parametrize("lhs_target,rhs_target", TARGETS)
+def test_narrow_products(lhs_target, rhs_target, dtype, device):
+    """Their gradients are sums of products of rows of a few values, which have a kernel on the CPU."""
+    for width, identity in ((1, False), (4, True), (7, False)):
+        g = make_graph("bipartite", torch.int64 if identity else torch.int32, device, identity)
+        check_cell(g, "mul", (lhs_target, rhs_target), (width,), (width,), dtype, device)
+
+
 @pytest.mark.parametrize("dtypes", MIXED, ids=str)
 @pytest.mark.parametrize("lhs_target,rhs_target", TARGETS)
 @pytest.mark.parametrize("op", [op for op in SDDMM_OPS if not op.startswith("copy")])
