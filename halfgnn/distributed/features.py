@@ -35,17 +35,25 @@ def cut_features(folder: Any, name: str, data: Any, *, of: Any = None, progress:
     """
     description = read(folder)
     store = data if isinstance(data, FeatureStore) else FeatureStore(data)
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"name is {name!r}; expected letters, digits and underscores")
+    check_name(name)
     rows = Selected(description, of)
     if len(store) != rows.count:
         raise ValueError(f"data has shape {tuple(store.shape)}; expected {rows.count} rows, one per {rows.what[:-1]}")
-    if store.dtype is torch.bfloat16:
-        raise ValueError(
-            "data has dtype torch.bfloat16, which .npy files do not have; convert it to float16 or float32"
-        )
+    check_dtype(store.dtype, "data")
     for part in shown(range(len(description["parts"])), progress, name):
-        _write(rows.file(folder, part, name), store, rows.ids(folder, part))
+        write_rows(rows.file(folder, part, name), store, rows.ids(folder, part))
+
+
+def check_name(name: Any) -> None:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"name is {name!r}; expected letters, digits and underscores")
+
+
+def check_dtype(dtype: torch.dtype, what: str) -> None:
+    if dtype is torch.bfloat16:
+        raise ValueError(
+            f"{what} has dtype torch.bfloat16, which .npy files do not have; convert it to float16 or float32"
+        )
 
 
 def open_features(folder: Path, description: dict[str, Any], part: int, name: str, of: Any = None) -> FeatureStore:
@@ -90,7 +98,8 @@ class Selected:
         return ids if self._kind is None else ids[self._kind.has(ids)] - self._kind.first
 
 
-def _write(path: Path, store: FeatureStore, ids: Tensor) -> None:
+def write_rows(path: Path, store: FeatureStore, ids: Tensor) -> None:
+    """A file of the rows of these ids, copied in pieces."""
     dtype = torch.empty(0, dtype=store.dtype).numpy().dtype
     partial = path.with_suffix(".partial")  # so that what is killed leaves no rows of zeros
     rows = np.lib.format.open_memmap(partial, "w+", dtype, (ids.shape[0], *store.shape[1:]))

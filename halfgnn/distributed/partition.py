@@ -62,13 +62,7 @@ def partition(
     if parts > max(g.num_dst, 1):
         raise ValueError(f"parts is {parts}; expected at most {max(g.num_dst, 1)}, the number of nodes")
     folder = Path(out)
-    if (folder / "partition.json").exists():
-        raise FileExistsError(f"{folder} holds a partition; remove the folder, or choose another")
-    stale = sorted(path.name for path in folder.glob("part-*.*.npy"))
-    if stale:
-        raise FileExistsError(
-            f"{folder} holds {stale[0]}, of an earlier partition; remove the folder, or choose another"
-        )
+    check_new(folder)
     owner = owners(g, parts, method)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "owner.npy", _short(owner, parts).numpy())
@@ -86,6 +80,17 @@ def partition(
     }
     (folder / "partition.json").write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
     return description
+
+
+def check_new(folder: Path) -> None:
+    """Raises FileExistsError if a folder holds a partition, or features of one."""
+    if (folder / "partition.json").exists():
+        raise FileExistsError(f"{folder} holds a partition; remove the folder, or choose another")
+    stale = sorted(path.name for path in folder.glob("part-*.*.npy"))
+    if stale:
+        raise FileExistsError(
+            f"{folder} holds {stale[0]}, of an earlier partition; remove the folder, or choose another"
+        )
 
 
 def read(folder: Any) -> dict[str, Any]:
