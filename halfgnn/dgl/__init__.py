@@ -46,9 +46,20 @@ from ..drop_in.switch import Switch, as_option
 from . import modules, operators
 from .accounts import accounts as _accounts
 from .accounts import reset_stats, stats
+from .installed import import_dgl
+from .partitions import convert_partition
 from .topology import graph_from_dgl, heterograph_from_dgl
 
-__all__ = ["accelerate", "graph_from_dgl", "heterograph_from_dgl", "patch", "reset_stats", "stats", "unpatch"]
+__all__ = [
+    "accelerate",
+    "convert_partition",
+    "graph_from_dgl",
+    "heterograph_from_dgl",
+    "patch",
+    "reset_stats",
+    "stats",
+    "unpatch",
+]
 
 _UNTRACED = (
     "DGL's graphs are handles of C++ objects, which cannot be traced. Call the layer outside the compiled function."
@@ -101,20 +112,6 @@ _FUSED: list[tuple[str, str, Route]] = [
 ]
 
 
-def _import_dgl() -> Any:
-    try:
-        dgl = importlib.import_module("dgl")
-    except ImportError as error:
-        raise ImportError(
-            f"halfgnn.dgl.patch() needs DGL (from PyPI: pip install dgl==1.1.3), which cannot be imported: {error}"
-        ) from error
-    if dgl.__name__ != "dgl":  # halfgnn.compat.install("dgl") was called
-        raise RuntimeError(f"dgl is {dgl.__name__}, which runs on halfgnn already; expected DGL itself, to be patched")
-    if dgl.backend.backend_name != "pytorch":
-        raise RuntimeError(f"DGL's backend is {dgl.backend.backend_name}; expected pytorch")
-    return dgl
-
-
 def patch(fuse: bool | None = None, products: str | None = None) -> None:
     """Routes DGL's message passing through halfgnn, in the whole process, until :func:`unpatch`.
 
@@ -158,7 +155,7 @@ def _chosen(fuse: Any, products: Any) -> dict[str, Any]:
 
 
 def _install_operators(bindings: Bindings) -> None:
-    dgl = _import_dgl()
+    dgl = import_dgl("halfgnn.dgl.patch()")
     for key, operator, places in _REPLACEMENTS:
         # By import, because dgl.ops.edge_softmax as an attribute is a function and not the module.
         owners = [(importlib.import_module(module), name) for module, name in places]

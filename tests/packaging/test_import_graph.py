@@ -27,8 +27,9 @@ LAYERS = (
     ("halfgnn.nn", "halfgnn.drop_in"),
     ("halfgnn.expressions",),
     ("halfgnn.compiled",),
-    ("halfgnn.dataloading", "halfgnn.dgl", "halfgnn.pyg"),
-    ("halfgnn.compat", "halfgnn.distributed"),
+    ("halfgnn.dataloading", "halfgnn.pyg"),
+    ("halfgnn.distributed",),
+    ("halfgnn.compat", "halfgnn.dgl"),
     ("halfgnn",),
 )
 
