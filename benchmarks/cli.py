@@ -94,15 +94,16 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _add_documents(commands) -> None:
     """The subcommands that show committed rows."""
     for name, what in (
-        ("plot", "pictures of committed rows, as SVG"),
-        ("table", "the markdown tables of committed rows"),
+        ("plot", "the pictures that pages show, as SVG; with --rows all pictures of these rows"),
+        ("table", "the markdown tables of committed rows: those of a section of the pages, or all of the operators"),
         ("targets", "the targets, judged on committed rows; exit status 1 if one is missed, 2 if none was measured"),
     ):
         shown = commands.add_parser(name, help=what)
-        shown.add_argument("--rows", type=Path, default=rows.RESULTS / "cpu.csv")
+        shown.add_argument("--rows", type=Path, default=None if name == "plot" else rows.RESULTS / "cpu.csv")
         if name == "plot":
-            shown.add_argument("--into", type=Path, metavar="FOLDER", default=Path("docs/images"))
+            shown.add_argument("--into", type=Path, metavar="FOLDER", help="docs/images; with --rows out/images")
         if name == "table":
+            shown.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(table.SECTIONS))
             shown.add_argument("--into", type=Path, metavar="FILE", help="write the tables between FILE's markers")
 
 
@@ -202,6 +203,12 @@ def _run(
 
 
 def _table(options: argparse.Namespace) -> int:
+    for name in options.sections:
+        if name not in table.SECTIONS:
+            raise ValueError(f"section {name!r}: expected one of {', '.join(table.SECTIONS)}")
+        print(table.section(name, rows.RESULTS), end="")
+    if options.sections:
+        return 0
     if options.into is None:
         print(table.render(rows.read(options.rows)), end="")
     else:
@@ -214,7 +221,11 @@ def _plot(options: argparse.Namespace) -> int:
         from . import plot
     except ImportError as error:
         raise SystemExit(f"plot needs matplotlib, which cannot be imported: {error}") from error
-    for path in plot.draw(rows.read(options.rows), options.into):
+    if options.rows is None:
+        found, folder = plot.shown(rows.RESULTS), Path("docs/images")
+    else:
+        found, folder = plot.pictures(rows.read(options.rows)), Path("out/images")
+    for path in plot.draw(found, options.into or folder):
         print(path)
     return 0
 

@@ -1,5 +1,9 @@
-"""Pictures of rows, as SVG: ``python -m benchmarks plot --rows benchmarks/results/cpu.csv --into docs/images``.
+"""Pictures of rows, as SVG.
 
+``python -m benchmarks plot`` draws those that pages show (SHOWN and the README's) into docs/images. With ``--rows
+benchmarks/results/cpu.csv`` it draws all pictures of a file, into out/images.
+
+* layers, of the README: bars for the time of a step of layers of torch_geometric, without and with halfgnn.
 * operators, attention, modules: one picture each per graph. Bars show how many times faster a backend is than the
   reference in the same precision. On a CPU the reference is the fastest rival of the case, and the bars are halfgnn's
   and DGL's. On a GPU it is DGL, or the pure gather if there is no DGL.
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -25,17 +29,21 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from . import cells, charts
+from . import cells, charts, records
+from . import rows as row_files
 from .charts import GREY
 from .gather import LIMIT
+from .programs.records import KEPT, ProgramRow
 from .rows import YARDSTICKS, Measured, Row, by_case, latest
 from .table_cpu import published
+from .table_programs import MODELS, about_models, models_rows
 from .targets import FEATURES
 
 MARKERS = {"copy_u_sum": "o", "copy_u_max": "s", "u_mul_e_sum": "^", "u_dot_v": "D"}
 ROOFS = ("copy, cached", "copy, memory", "halfgnn, in sequence", LIMIT)
 BARS = {"operators": ("spmm", "sddmm", "softmax"), "attention": ("attention",), "modules": ("layer",)}
 RIVAL = "fastest rival"
+SHOWN = {"cpu": ("cpu-overhead", "cpu-reddit-tenth-training"), "cuda": ("cuda-reddit-size-operators",)}  # by pages
 DRAWN = ("halfgnn", "dgl", "embedding_bag", "torch.sparse")  # backends of the roofline
 
 
@@ -44,13 +52,13 @@ class Picture:
     """rows: the rows that it shows; its digest is computed from them."""
 
     name: str
-    rows: list[Row]
-    draw: Callable[[list[Row]], Figure]
+    rows: list
+    draw: Callable[[list], Figure]
 
     @property
     def digest(self) -> str:
         # Rows without `memory`, the last field, count as those from before there was one.
-        lines = sorted(repr(astuple(row) if row.memory else astuple(row)[:-1]) for row in self.rows)
+        lines = sorted(repr(astuple(row)[: None if getattr(row, "memory", "-") else -1]) for row in self.rows)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def save(self, folder: Path) -> Path:
@@ -65,7 +73,7 @@ class Picture:
 
 def _machine(rows: Sequence[Row]) -> str:
     row = rows[0]
-    return row.gpu or f"{row.cpu.split(' (')[0]}, {row.threads} threads"
+    return row.gpu or f"{row.cpu.split(' (')[0]} ({row.kernels}), {row.threads} threads"
 
 
 # ---- operators -----------------------------------------------------------------------------------------------------------
@@ -113,7 +121,7 @@ def _draw_operators(rows: list[Row]) -> Figure:
     groups = [(_case_name(case.first), _factors(case, reference)) for case in by_case(rows).values()]
     order = "insertion order" if rows[0].order == "insertion" else "the order of the adjacency"
     title = f"{cells.title(rows[0])[:-1]}\n{FEATURES} features, edge data in {order}; {_machine(rows)}"
-    unit = f"times as fast as {'DGL' if reference == 'dgl' else 'the ' + reference}"
+    unit = f"times as fast as {'DGL' if reference == 'dgl' else 'the ' + reference} (higher is better)"
     return charts.bar_figure([group for group in groups if group[1]], 1.0, unit, title)
 
 
@@ -190,7 +198,7 @@ def _draw_training(rows: list[Row]) -> Figure:
     ]
     title = f"A training step, {cells.title(rows[0])[:-1]}\n{_machine(rows)}"
     least = min(row.ms or 1.0 for row in rows) / 2
-    return charts.bar_figure(groups, least, "milliseconds per step (logarithmic)", title)
+    return charts.bar_figure(groups, least, "milliseconds per step, logarithmic (lower is better)", title)
 
 
 def _draw_overhead(rows: list[Row]) -> Figure:
@@ -202,7 +210,9 @@ def _draw_overhead(rows: list[Row]) -> Figure:
         for name in dict.fromkeys(row.backend for row in chosen):
             line = sorted((row.num_edges, (row.ms or 0.0) * 1e3) for row in chosen if row.backend == name)
             drawn[name] = axes.plot(*zip(*line), marker="o", markersize=3.5, color=charts.colour(name), label=name)[0]
-        axes.set(xscale="log", yscale="log", xlabel="edges", ylabel="microseconds", title=", ".join(kind))
+        axes.set(
+            xscale="log", yscale="log", xlabel="edges", ylabel="microseconds (lower is better)", title=", ".join(kind)
+        )
         charts.grid(axes)
     title = f"Time per call and per training step, by the size of the graph\n{_machine(rows)}"
     return charts.finish(figure, list(drawn.values()), title)
@@ -213,6 +223,29 @@ def _overhead_rows(rows: Sequence[Row]) -> list[Row]:
     rows = [row for row in rows if row.family == "overhead"]
     sizes = {dtype: {row.num_edges for row in rows if row.dtype == dtype} for dtype in {row.dtype for row in rows}}
     return [row for row in rows if len(sizes[row.dtype]) > 1]
+
+
+# ---- the README's layers -------------------------------------------------------------------------------------------------
+
+
+def _draw_layers(rows: list[ProgramRow]) -> Figure:
+    """Two bars per layer: the time of a step without and with halfgnn."""
+    figure = Figure((7.2, 2.9), layout="constrained")
+    axes = figure.subplots()
+    sides = (("torch_geometric", "torch gather", "ms_without", -0.2), ("with halfgnn", "halfgnn", "ms_with", 0.2))
+    for name, look, field, shift in sides:
+        values = [getattr(row, field) for row in rows]
+        bars = axes.barh([i + shift for i in range(len(rows))], values, 0.38, color=charts.colour(look), label=name)
+        factors = [f"  {row.ms_without / row.ms_with:.1f} x faster" if field == "ms_with" else "" for row in rows]
+        axes.bar_label(bars, [f" {value:.0f} ms{factor}" for value, factor in zip(values, factors)], fontsize=8)
+    axes.set_yticks(range(len(rows)), [MODELS[row.program] for row in rows])
+    axes.set(xlabel="milliseconds per training step (lower is better)", ylim=(len(rows) - 0.45, -0.55))
+    axes.set_xlim(right=1.12 * max(row.ms_without for row in rows))
+    axes.tick_params(axis="y", length=0)
+    axes.legend(loc="lower right")
+    charts.grid(axes, "x")
+    axes.set_title(f"One layer of torch_geometric, unmodified\n{about_models(rows)}")
+    return figure
 
 
 # ---- all -----------------------------------------------------------------------------------------------------------------
@@ -242,7 +275,16 @@ def _pictures_of(rows: Sequence[Row], prefix: str) -> Iterator[Picture]:
             yield Picture(_file_name(f"{rows[0].device} {prefix}{name}"), shown, draw_them)
 
 
-def draw(rows: Sequence[Row], folder: Path) -> Iterator[Path]:
-    """Draws all pictures of the rows. Yields their paths."""
-    for picture in pictures(rows):
+def shown(results: Path) -> Iterator[Picture]:
+    """The pictures that pages show, of the rows in the folder `results`."""
+    layers = models_rows(records.read(results / KEPT, ProgramRow))
+    if layers:
+        yield Picture("layers", layers, _draw_layers)
+    for device, names in SHOWN.items():
+        yield from (picture for picture in pictures(row_files.read(results / f"{device}.csv")) if picture.name in names)
+
+
+def draw(found: Iterable[Picture], folder: Path) -> Iterator[Path]:
+    """Draws pictures. Yields their paths."""
+    for picture in found:
         yield picture.save(folder)

@@ -1,6 +1,6 @@
 """The tables of committed rows in markdown, and the check that documents agree with them.
 
-A document shows each section between markers that have its name: see SECTIONS.
+A document shows each section between markers that have its name: see SECTIONS. `python -m benchmarks table NAME` prints one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from . import facts, records, sampling, serving, table_cpu, table_cuda
+from . import facts, records, sampling, serving, table_cpu, table_cuda, table_pages
 from . import rows as row_files
 from .cells import by_machine, machine, wrapped
 from .programs import records as programs
@@ -66,6 +66,10 @@ def _of_rows(made: Callable[[Sequence[Row]], str]) -> Callable[[Path], str]:
     return lambda path: made(row_files.read(path))
 
 
+def _of_programs(made: Callable[[Sequence[programs.ProgramRow]], str]) -> Callable[[Path], str]:
+    return lambda path: _joined([made(records.read(path, programs.ProgramRow))])
+
+
 # Name: file of rows, and the function that renders them.
 SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "missed": ("cpu.csv", _of_rows(missed)),
@@ -77,11 +81,23 @@ SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "layers": ("edges.csv", _of_rows(lambda rows: _joined([layers_headline(rows)]))),
     "pyg": ("pyg.csv", _of_rows(lambda rows: _joined(edges_tables(rows)))),
     "programs": (programs.KEPT, lambda path: _joined(programs_tables(records.read(path, programs.ProgramRow)))),
-    "models": (programs.KEPT, lambda path: _joined([models_headline(records.read(path, programs.ProgramRow))])),
+    "models": (programs.KEPT, _of_programs(models_headline)),
+    "expect": (programs.KEPT, _of_programs(table_pages.expectations)),
+    "memory": (programs.KEPT, _of_programs(table_pages.saved_memory)),
+    "devices": (programs.KEPT, _of_programs(table_pages.devices)),
+    "all_programs": (programs.KEPT, _of_programs(table_pages.all_programs)),
+    "operators": ("cpu.csv", _of_rows(lambda rows: _joined([table_pages.operators(rows)]))),
+    "gpu_operators": ("cuda.csv", _of_rows(lambda rows: _joined([table_pages.gpu_operators(rows)]))),
     "sampling": (sampling.KEPT, lambda path: sampling.render(records.read(path, sampling.SamplingRow))),
     "serving": (serving.KEPT, lambda path: serving.render(records.read(path, serving.ServingRow))),
     "graphs": (facts.KEPT, lambda path: facts.render(facts.read(path))),
 }
+
+
+def section(name: str, results: Path) -> str:
+    """The tables of a section, of the rows in the folder `results`; empty without them."""
+    file, made = SECTIONS[name]
+    return made(results / file) if (results / file).exists() else ""
 
 
 def replaced(text: str, results: Path) -> str:
@@ -91,15 +107,14 @@ def replaced(text: str, results: Path) -> str:
         ValueError: the document has no markers, or markers of an unknown section.
     """
 
-    def section(found: re.Match) -> str:
+    def between(found: re.Match) -> str:
         name = found.group(1)
         if name not in SECTIONS:
             raise ValueError(f"the document has a section {name!r}; expected one of {', '.join(SECTIONS)}")
-        file, made = SECTIONS[name]
-        content = made(results / file) if (results / file).exists() else ""
+        content = section(name, results)
         return f"<!-- benchmarks: begin {name} -->\n{content}<!-- benchmarks: end {name} -->"
 
-    changed, count = _MARKERS.subn(section, text)
+    changed, count = _MARKERS.subn(between, text)
     if not count:
         raise ValueError("the document lacks lines <!-- benchmarks: begin NAME --> and <!-- benchmarks: end NAME -->")
     return changed

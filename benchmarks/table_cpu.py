@@ -141,7 +141,7 @@ def _graphs_with_marks(rows: Sequence[Row]) -> dict[tuple, list[Measured]]:
     return {key: cases for key, cases in _by_graph(rows).items() if key[-1] in targets.GRAPHS}
 
 
-def _short_cases(cases: list[Measured]) -> Iterator[Measured]:
+def short_cases(cases: list[Measured]) -> Iterator[Measured]:
     """A case per operator, direction and shape of FEATURES features. Shapes of one head are left out if there are
     others, and int64 ids if there are int32."""
     found: dict[tuple, Measured] = {}
@@ -169,7 +169,7 @@ _SHORT_HEADER = ["operator", "direction", "heads x dim", "rival", "halfgnn, ms",
 def _short_table(cases: list[Measured]) -> str:
     lines = [
         _short_line(case, suffix, ours)
-        for case in _short_cases(cases)
+        for case in short_cases(cases)
         for suffix, ours in LINES
         if case.row(ours, "bf16")
     ]

@@ -57,7 +57,7 @@ def _programs(groups: dict[Group, list[ProgramRow]]) -> str:
 
 
 # What the README shows: the name of a program, and of the model of which it is a layer.
-_MODELS = {
+MODELS = {
     "GATConv": "GAT",
     "TransformerConv, edges": "TransformerConv with edge features",
     "GINEConv": "GINE",
@@ -65,25 +65,38 @@ _MODELS = {
 }
 
 
-def models_headline(rows: Sequence[ProgramRow]) -> str:
-    """A few layers, as large as they were measured in fp32 on the processor that was measured last; empty without rows."""
+def models_rows(rows: Sequence[ProgramRow]) -> list[ProgramRow]:
+    """The layers of MODELS, as large as they were measured in fp32 on the processor that was measured last."""
     found = [
-        row for row in latest(rows) if row.program in _MODELS and row.dtype == "fp32" and row.kept_with and not row.gpu
+        row for row in latest(rows) if row.program in MODELS and row.dtype == "fp32" and row.kept_with and not row.gpu
     ]
     if not found:
-        return ""
+        return []
     newest = max(found, key=lambda row: row.date)
     largest = max((row for row in found if row.machine == newest.machine), key=lambda row: row.edges)
     shown = {row.program: row for row in found if (row.machine, row.edges) == (largest.machine, largest.edges)}
-    lines = [
-        [model, *_times(shown[name]), *_mebibytes(shown[name])] for name, model in _MODELS.items() if name in shown
-    ]
-    about = (
-        f"One layer of torch_geometric, unmodified, on {largest.nodes:,} nodes and {largest.edges:,} edges, 64 features, fp32: "
-        f"a training step on one thread, and what its forward keeps for the backward. {largest.cpu.split(' (')[0]}, "
-        f"kernels {largest.kernels}."
-    )
-    header = ["your model", "a step, ms", "with halfgnn, ms", "faster", "kept, MiB", "kept with halfgnn, MiB"]
+    return [shown[name] for name in MODELS if name in shown]
+
+
+def about_models(found: Sequence[ProgramRow]) -> str:
+    """The conditions under which the layers were measured."""
+    row = found[0]
+    return f"{row.nodes:,} nodes, {row.edges:,} edges, 64 features, fp32; one thread of an {short_cpu(row.cpu)} ({row.kernels})"
+
+
+def short_cpu(cpu: str) -> str:
+    """Without family and trade marks."""
+    return cpu.split(" (family")[0].replace("(R)", "").removesuffix(" Processor")
+
+
+def models_headline(rows: Sequence[ProgramRow]) -> str:
+    """The README's table of layers; empty without rows."""
+    found = models_rows(rows)
+    if not found:
+        return ""
+    lines = [[MODELS[row.program], *_times(row), *_mebibytes(row)] for row in found]
+    about = f"One training step of one layer: {about_models(found)}. MiB: saved by the forward for the backward."
+    header = ["layer", "before, ms", "with halfgnn, ms", "faster", "before, MiB", "with halfgnn, MiB"]
     return wrapped(about) + "\n\n" + markdown(header, lines, 1)
 
 

@@ -11,6 +11,7 @@ matplotlib = pytest.importorskip("matplotlib")
 ROOT = Path(__file__).resolve().parents[2]
 
 from benchmarks import charts, cli, gather, plot, rows  # noqa: E402
+from benchmarks.table_programs import MODELS  # noqa: E402
 from tests.benchmarks.test_benchmarks_rows import row_of  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
@@ -143,9 +144,16 @@ def _digest(path):
 
 
 @pytest.mark.skipif(not IMAGES.exists(), reason="no pictures in this copy")
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_committed_pictures_are_of_the_committed_rows(device):
-    path = rows.RESULTS / f"{device}.csv"
-    expected = {picture.name: picture.digest for picture in plot.pictures(rows.read(path) if path.exists() else [])}
-    found = {image.stem: _digest(image) for image in IMAGES.glob(f"{device}-*.svg")}
-    assert found == expected, f"run `python -m benchmarks plot --rows {path.relative_to(ROOT)}`"
+def test_committed_pictures_are_of_the_committed_rows():
+    expected = {picture.name: picture.digest for picture in plot.shown(rows.RESULTS)}
+    found = {image.stem: digest for image in IMAGES.glob("*.svg") if (digest := _digest(image))}
+    assert found == expected, "run `python -m benchmarks plot`"
+
+
+def test_the_layers_have_a_bar_without_and_one_with_halfgnn():
+    picture = next(plot.shown(rows.RESULTS))
+    (axes,) = picture.draw(picture.rows).axes
+    widths = [bar.get_width() for bars in axes.containers for bar in bars]
+    assert widths == [row.ms_without for row in picture.rows] + [row.ms_with for row in picture.rows]
+    assert [text.get_text() for text in axes.get_yticklabels()] == [MODELS[row.program] for row in picture.rows]
+    assert "lower is better" in axes.get_xlabel() and "400,000 edges" in axes.get_title()
