@@ -95,8 +95,8 @@ def models_headline(rows: Sequence[ProgramRow]) -> str:
     if not found:
         return ""
     lines = [[MODELS[row.program], *_times(row), *_mebibytes(row)] for row in found]
-    about = f"One training step of one layer: {about_models(found)}. MiB: saved by the forward for the backward."
-    header = ["layer", "before, ms", "with halfgnn, ms", "faster", "before, MiB", "with halfgnn, MiB"]
+    about = f"One training step of one layer: {about_models(found)}."
+    header = ["layer", "before, ms", "with halfgnn, ms", "faster", "saved for backward, MiB", "with halfgnn, MiB"]
     return wrapped(about) + "\n\n" + markdown(header, lines, 1)
 
 
