@@ -34,14 +34,14 @@ include make/bench.mk make/gpu.mk
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
 
-# 1 if the CUDA half has to be compiled and checked.
+# 1 if the CUDA back end has to be compiled and checked.
 CUDA_HALF := $(if $(ALL),1,$(shell $(PYTHON) tests/checked.py cuda))
 # A library that was built without it is then not enough.
 ifeq ($(CUDA_HALF)$(shell grep -so HALFGNN_CUDA=0 halfgnn/_C.json),1HALFGNN_CUDA=0)
 .PHONY: halfgnn/_C.so
 endif
 
-## make test   builds, checks style and types, runs every test, those of more than 60 cases on a sample. The CUDA half, its
+## make test   builds, checks style and types, runs every test, those of more than 60 cases on a sample. The CUDA back end, its
 ##             simulator and its machine code are compiled and checked if they have changed since that was done last
 ##             (tests/checked.py), or on a machine with a GPU. So are the instructions of the CPU kernels
 test: check halfgnn/_C.so $(if $(filter 1,$(CUDA_HALF)),simulator)
@@ -49,7 +49,7 @@ test: check halfgnn/_C.so $(if $(filter 1,$(CUDA_HALF)),simulator)
 ifeq ($(CUDA_HALF),1)
 	$(PY) laboratory/simt/run.py --jobs $(JOBS) --fail-under 98
 else
-	@echo "The CUDA half has not changed since it was compiled and checked: make test-all does it again."
+	@echo "The CUDA back end has not changed since it was compiled and checked: make test-all does it again."
 endif
 
 ## make test-all  the same with all cases, whatever has changed, and notes in tests/checked.json what was checked
@@ -98,17 +98,17 @@ test-other-architectures: $(VENV)/test
 	HALFGNN_LIBRARY=build/other/halfgnn/_C.so HALFGNN_TEST_ARCHS="sm_86 sm_89 sm_120" \
 	    $(PY) -m pytest -q laboratory/machine_code/test_machine_code.py -k test_kernels
 
-## make test-matrix VERSIONS="2.4.1 2.15.0"  runs the tests of the CPU half on these versions of torch and prints a table. Each has
+## make test-matrix VERSIONS="2.4.1 2.15.0"  runs the tests of the CPU back end on these versions of torch and prints a table. Each has
 ##             its own environment in build/matrix, and may name its interpreter: 2.15.0@python3.13.
 ##             MATRIX_ENVS="/some/where/t{}" names existing ones, with the version in place of {}
 test-matrix: VERSIONS ?= 2.4.1 2.15.0
 test-matrix:
 	$(PYTHON) tests/matrix.py $(VERSIONS) --jobs $(JOBS) $(if $(MATRIX_ENVS),--environments "$(MATRIX_ENVS)")
 
-## make wheels VERSIONS="2.10.0 2.14.1"  builds the wheel of the CPU half for torch 2.10 and newer, installs it beside each of
+## make wheels VERSIONS="2.10.0 2.14.1"  builds the wheel of the CPU back end for torch 2.10 and newer, installs it beside each of
 ##             these versions in an environment of build/wheels, tests it there and prints a table. WHEEL names one that was built
 ##             before. CUDA=1: the wheel halfgnn-cu13, for torch 2.11 and newer, with kernels for GPUs, in 47 minutes on two cores.
-##             MACHINE=aarch64: builds the CPU half by a cross compiler, and tests nothing
+##             MACHINE=aarch64: builds the CPU back end by a cross compiler, and tests nothing
 wheels: VERSIONS ?= $(if $(MACHINE),,$(if $(CUDA),,2.10.0) 2.11.0 2.13.0 2.15.0)
 wheels: $(VENV)/build
 	$(PY) tests/wheels.py $(VERSIONS) --jobs $(JOBS) $(if $(CUDA),--cuda) $(if $(MACHINE),--machine $(MACHINE)) \
@@ -128,13 +128,13 @@ mutants: $(VENV)/test halfgnn/_C.so
 	$(PY) -m laboratory.mutants $(FILES) --jobs $(JOBS) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
 	    $(if $(BUDGET),--budget $(BUDGET)) $(if $(AGAIN),--again)
 
-## make fuzz CASES=10000 SEED=1  random calls of the CPU half, in a separate build with AddressSanitizer and UBSan
+## make fuzz CASES=10000 SEED=1  random calls of the CPU back end, in a separate build with AddressSanitizer and UBSan
 fuzz: $(VENV)/test build/fuzz/halfgnn/_C.so
 	$(PY) -m laboratory.fuzz --sanitized build/fuzz/halfgnn/_C.so --cases $(or $(CASES),10000) --seed $(or $(SEED),1) --jobs $(JOBS)
 
 build/fuzz/halfgnn/_C.so: $(SOURCES) $(VENV)/build
 	@mkdir -p build/fuzz
-	@echo "compiling halfgnn's CPU half with sanitizers (a few minutes; log: build/fuzz/build.log)"
+	@echo "compiling halfgnn's CPU back end with sanitizers (a few minutes; log: build/fuzz/build.log)"
 	@HALFGNN_SANITIZE=1 $(PY) setup.py build_ext --build-temp build/fuzz --build-lib build/fuzz > build/fuzz/build.log 2>&1 \
 	    || { tail -n 60 build/fuzz/build.log; exit 1; }
 	touch $@

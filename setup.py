@@ -4,22 +4,22 @@ benchmarks' yardsticks (benchmarks/yardsticks/_yardsticks.so), which are not shi
 The library has no Python symbols (torch.ops.load_library loads it), so one build and one wheel serve every Python. By
 PyTorch's stable ABI it also serves torch 2.10 and every later one. By ATen it fits only the minor version of torch for
 which it was built. halfgnn/_C.json beside it records which torch it fits (halfgnn/_library.py compares it with the
-installed one), and so does the wheel's Requires-Dist. _C.json also has the architectures of the CUDA half, or why there
+installed one), and so does the wheel's Requires-Dist. _C.json also has the architectures of the CUDA back end, or why there
 is none.
 
 Environment variables:
 
-* HALFGNN_CUDA=0 builds only the CPU half. HALFGNN_CUDA=1 fails if the CUDA half cannot be built.
-* HALFGNN_ABI=stable or aten chooses the implementation of csrc/torch. By default a CPU half alone is built by the stable
-  ABI where torch has it, and a library with the CUDA half by ATen: its errors keep their class (torch.OutOfMemoryError),
+* HALFGNN_CUDA=0 builds only the CPU back end. HALFGNN_CUDA=1 fails if the CUDA back end cannot be built.
+* HALFGNN_ABI=stable or aten chooses the implementation of csrc/torch. By default a CPU back end alone is built by the stable
+  ABI where torch has it, and a library with the CUDA back end by ATen: its errors keep their class (torch.OutOfMemoryError),
   and it waits for no stream.
-* HALFGNN_DISTRIBUTION=halfgnn-cu13 gives the wheel of a library by the stable ABI with its CUDA half a name of its own, kernels
+* HALFGNN_DISTRIBUTION=halfgnn-cu13 gives the wheel of a library by the stable ABI with its CUDA back end a name of its own, kernels
   for the GPUs of cuda_toolkit.WHEEL_ARCHS, and the first torch that PyPI has for CUDA 13.
 * TORCH_CUDA_ARCH_LIST and MAX_JOBS: as for any PyTorch extension.
 * DEBUG=1 makes warnings errors.
-* HALFGNN_TABLE=avx2, for `make quick`, builds the CPU half for one instruction set of build_sources.py, and compiles it
+* HALFGNN_TABLE=avx2, for `make quick`, builds the CPU back end for one instruction set of build_sources.py, and compiles it
   as fast as can be.
-* HALFGNN_SANITIZE=1, for `make fuzz`, builds the CPU half with AddressSanitizer and UBSan. Their libraries must be
+* HALFGNN_SANITIZE=1, for `make fuzz`, builds the CPU back end with AddressSanitizer and UBSan. Their libraries must be
   preloaded.
 """
 
@@ -78,7 +78,7 @@ class Config:
     """What is built, of the environment variables, the installed torch and the CUDA toolkit."""
 
     torch: ModuleType
-    cuda_home: str | None  # None: only the CPU half is built
+    cuda_home: str | None  # None: only the CPU back end is built
     without_cuda: str | None  # why
     abi: str  # stable or aten
     distribution: str  # the name of the wheel
@@ -184,7 +184,7 @@ def check_settings():
 
 
 def cuda_home(torch, is_cpu_only):
-    """(root of the toolkit for the CUDA half, None), or (None, why only the CPU half is built)."""
+    """(root of the toolkit for the CUDA back end, None), or (None, why only the CPU back end is built)."""
     wish = os.environ.get("HALFGNN_CUDA")
     if wish == "0" or is_cpu_only:
         return None, "HALFGNN_CUDA=0" if wish == "0" else None
@@ -193,8 +193,8 @@ def cuda_home(torch, is_cpu_only):
     if reason is None:
         return home, None
     if wish == "1":
-        raise SystemExit(f"HALFGNN_CUDA=1, but the CUDA half cannot be built: {reason}")
-    print(f"halfgnn: building only the CPU half: {reason}")
+        raise SystemExit(f"HALFGNN_CUDA=1, but the CUDA back end cannot be built: {reason}")
+    print(f"halfgnn: building only the CPU back end: {reason}")
     return None, reason
 
 
@@ -243,14 +243,14 @@ def together(config, name, files, abi):
     """Writes a file that includes `files`, and returns its path. Reading PyTorch's headers takes most of the
     compilation time, and one file reads them once. The file also says which dispatch keys have kernels.
 
-    Each torch has its own file, because ninja does not see that headers of PyTorch have changed. So have a CPU half alone and
-    a library with both halves, which may be built at once.
+    Each torch has its own file, because ninja does not see that headers of PyTorch have changed. So have a CPU back end alone and
+    a library with both back ends, which may be built at once.
     abi: the implementation of csrc/torch.
     """
     keys = "#define HALFGNN_CPU_KEY CPU\n" + ("#define HALFGNN_CUDA_KEY CUDA\n" if config.cuda_home else "")
     kind = "fuzz" if config.is_sanitized else "quick" if config.table else ""
-    halves = f"{abi}-cuda" if config.cuda_home else abi
-    path = os.path.join("build", kind, f"torch-{config.torch.__version__}", halves, f"{name}.cpp")
+    variant = f"{abi}-cuda" if config.cuda_home else abi
+    path = os.path.join("build", kind, f"torch-{config.torch.__version__}", variant, f"{name}.cpp")
     build_sources.write(Path(path), keys + build_sources.include_all(files))
     return path
 

@@ -1,4 +1,4 @@
-"""The memory that a case needs, the peak memory of a call, and what a forward keeps for its backward."""
+"""The memory that a case needs, the peak memory of a call, and what a forward saves for its backward."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Row:
     peak_mb: float | None = (
         None  # MiB at the peak of a call on a GPU without inputs; of training with them, also on a CPU
     )
-    kept_mb: float | None = None  # MiB that a forward keeps for its backward, beyond inputs and parameters
+    kept_mb: float | None = None  # MiB that a forward saves for its backward, beyond inputs and parameters
     losses: str = ""  # of training, one per step; the first is computed before any update
     error: float | None = None  # largest error against float64, relative to the largest value
     note: str = ""

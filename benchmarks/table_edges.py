@@ -37,7 +37,7 @@ _OPERATORS_LEGEND = (
 )
 _LAYERS_LEGEND = (
     'A step of a layer, forward and backward. "with edges": 16 numbers per edge, which the layer projects. "halfgnn": its '
-    'module; "drop-in": torch_geometric\'s under halfgnn.pyg.accelerate(fuse=False). MiB: what the forward keeps for the backward, '
+    'module; "drop-in": torch_geometric\'s under halfgnn.pyg.accelerate(fuse=False). MiB: what the forward saves for the backward, '
     "beyond inputs and parameters."
 )
 _NETWORKS_LEGEND = (
@@ -141,7 +141,7 @@ def layers_headline(rows: Sequence[Row]) -> str:
         "Milliseconds of a step of a layer in bf16, forward and backward, on a batch of "
         f"{first.num_nodes:,} nodes and {first.num_edges:,} edges: halfgnn's module, and the fastest of torch_geometric's, the "
         'same under torch.compile, and dgl.nn\'s. "with edges": 16 numbers per edge. "fp32 rival": how many times faster than the '
-        f"fastest of them in fp32. MiB: kept for the backward. {machine(first)}."
+        f"fastest of them in fp32. MiB: saved for the backward. {machine(first)}."
     )
     return f"{legend}\n\n{markdown(header, lines, 1)}"
 

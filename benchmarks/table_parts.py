@@ -67,7 +67,7 @@ def memory_table(rows: Sequence[Row]) -> str:
         for dtype in dict.fromkeys(dtype for _, dtype in case)
     ]
     header = ["operator or module", "graph", "heads x dim", "dtype", "halfgnn, fused", "halfgnn, unfused", "DGL"]
-    legend = "What a forward keeps for its backward, beyond inputs and parameters. MiB.\n\n"
+    legend = "What a forward saves for its backward, beyond inputs and parameters. MiB.\n\n"
     return legend + markdown(header, lines, 4) if lines else ""
 
 
@@ -198,7 +198,7 @@ def missed_targets(rows: Sequence[Row]) -> str:
     lines = [
         f"* {text} ({', '.join(f'{d} {_ratio(f)}' for d, f in sorted(found.items()))})" for text, found in worst.items()
     ]
-    return "Goals that are missed, with the worst case of each type:\n\n" + "\n".join(lines) if lines else ""
+    return "Missed targets, with the worst case of each type:\n\n" + "\n".join(lines) if lines else ""
 
 
 # ---- source ----------------------------------------------------------------------------------------------------------

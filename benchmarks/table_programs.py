@@ -13,7 +13,7 @@ _LEGEND = (
     "A training step without an optimizer: torch_geometric's own code, and the same under `halfgnn.pyg.accelerate()`. On a CPU it "
     "is the process's time there, on one thread; on a GPU the time that passes in a loop of steps. Factors are how many times "
     'faster the drop-in is. Losses are bold; *: a result that differs. "kept": the share of torch_geometric\'s bytes that the '
-    "forward keeps for the backward."
+    "forward saves for the backward."
 )
 _SUMMARY = ["size", "nodes", "edges", "dtype", "programs", "mean", "least", "most", "slower", "kept", "most kept"]
 
@@ -30,7 +30,7 @@ def _factor(row: ProgramRow | None) -> str:
 
 
 def _kept(rows: Sequence[ProgramRow]) -> list[str]:
-    """The mean share of torch_geometric's memory that is kept for the backward, and the largest one."""
+    """The mean share of torch_geometric's memory that is saved for the backward, and the largest one."""
     shares = [row.kept_with / row.kept_without for row in rows if row.kept_with and row.kept_without]
     return [f"{x:.0%}" for x in (geometric_mean(shares), max(shares))] if shares else ["-", "-"]
 

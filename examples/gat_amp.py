@@ -74,7 +74,7 @@ def run_backend(backend: str, mode: Mode, data: datasets.NodeData, args) -> Run:
     from tqdm import tqdm
 
     torch.manual_seed(args.seed)
-    # In half from the start: autocast would cast fp32 features in every pass, and keep both copies.
+    # In half precision from the start: autocast would cast fp32 features in every pass, and keep both copies.
     data = data.to(mode.device, mode.dtype)
     graph = mode.place(data.graph())
     model = GAT(data.features.shape[1], args.hidden, data.num_classes, args.heads, args.dropout)
@@ -186,7 +186,7 @@ def main(argv: list[str] | None = None) -> list[Run]:
     for run in runs:
         if run.mode.dtype != torch.float32 and run.matmul_ms > 500 * run.history.epoch_seconds:
             print(
-                f"{run.label}: PyTorch's own matrix products take most of an epoch. They are slow in half"
+                f"{run.label}: PyTorch's own matrix products take most of an epoch. They are slow in half precision"
                 " precision on processors without instructions for it"
             )
         if run.stats is not None:

@@ -6,7 +6,7 @@ all edges in each layer.
 
     python examples/meshgraphnet.py --side 60 --layers 6 --dtype bf16
 
-Prints a table of the runs (loss, time of a step, what the forward keeps for the backward, peak memory of a step) and, with
+Prints a table of the runs (loss, time of a step, what the forward saves for the backward, peak memory of a step) and, with
 matplotlib, draws their loss curves.
 """
 
@@ -126,7 +126,7 @@ class MeshGraphNet(nn.Module):
 
 
 def run_backend(backend: str, args) -> tuple[Run, float]:
-    """Trains from --seed. Also the MiB that a forward keeps for its backward."""
+    """Trains from --seed. Also the MiB that a forward saves for its backward."""
     from tqdm import tqdm
 
     import halfgnn
@@ -185,7 +185,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     count = number(int, 1)
     p.add_argument("--backend", choices=(*BACKENDS, "both"), default="both", help="default: %(default)s")
-    p.add_argument("--dtype", choices=DTYPES, default="fp32", help="halves by autocast; default: %(default)s")
+    p.add_argument("--dtype", choices=DTYPES, default="fp32", help="fp16 and bf16 by autocast; default: %(default)s")
     p.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--side", type=number(int, 3), default=40, help="nodes of a side; default: %(default)s")
     p.add_argument("--waves", type=count, default=50, help="simulated steps; default: %(default)s")

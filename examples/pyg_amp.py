@@ -64,7 +64,9 @@ def run_backend(model_name: str, backend: str, data: datasets.NodeData, args) ->
 
     mode = Mode(args.device, DTYPES[args.dtype], fuse=args.fuse and backend == "halfgnn")
     torch.manual_seed(args.seed)
-    data = data.to(mode.device, mode.dtype)  # in half from the start: autocast would cast features in every pass
+    data = data.to(
+        mode.device, mode.dtype
+    )  # in half precision from the start: autocast would cast features in every pass
     edge_index = torch.stack([data.src, data.dst]).long().to(mode.device)
     model = WithEdgesFirst(make_model(model_name, data, args)).to(mode.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)

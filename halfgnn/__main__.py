@@ -61,7 +61,7 @@ def _package(name: str) -> str:
 def _cuda_half() -> str:
     idle = _library.why_cuda_is_idle()
     if idle:
-        return f"of no use here: {idle}"
+        return f"unusable here: {idle}"
     if _library.has_cuda():
         return f"built for {', '.join(_library.facts().get('archs') or ['an unknown GPU'])}"
     return f"not built ({_library.facts().get('without_cuda') or 'the build does not say why'})"
@@ -80,7 +80,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "torch", f"{torch.__version__}, Python {platform.python_version()}, {platform.platform()}"
     yield "processor", f"{_processor()}, {torch.get_num_threads()} threads"
     yield "CPU kernels", _library.cpu_kernels() or "unknown"
-    yield "CUDA half", _cuda_half()
+    yield "CUDA back end", _cuda_half()
     for name, reason in _gpus():
         yield "GPU", f"{name}: {reason or 'served'}"
     if not torch.cuda.is_available():
@@ -241,9 +241,9 @@ def _bench(device: str) -> None:
                 operands = [draw(*shape) for shape in shapes]
                 calls = [functools.partial(getattr(ops, name), g, *operands),
                          functools.partial(getattr(separate, name), *operands)]  # fmt: skip
-                fused, formed = _milliseconds(calls, device)
+                fused, plain = _milliseconds(calls, device)
                 kind = str(dtype).removeprefix("torch.")
-                print(f"{name:16} {kind:9} {fused:8.3g} {formed:8.3g} {formed / fused:6.1f} x", flush=True)
+                print(f"{name:16} {kind:9} {fused:8.3g} {plain:8.3g} {plain / fused:6.1f} x", flush=True)
 
 
 # ---- a program -----------------------------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi:
     """Why a library does not fit this torch, or None.
 
     ATen, PyTorch's C++ interface, changes from one minor version to the next, and the stable ABI only grows.
-    A library of the CPU half alone, whose "cuda" is None, fits a torch for any CUDA. One by the stable ABI loads beside any
-    torch, and _why_cuda_is_idle says what its CUDA half lacks there.
+    A library of the CPU back end alone, whose "cuda" is None, fits a torch for any CUDA. One by the stable ABI loads beside any
+    torch, and _why_cuda_is_idle says what its CUDA back end lacks there.
     """
     is_later, is_same = _numbers(version) >= _numbers(_OLDEST_STABLE), _minor(version) == _minor(built["torch"])
     if not (is_later if _is_stable(built) else is_same):
@@ -57,7 +57,7 @@ def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi:
 
 
 def _is_same_cuda(built: dict[str, Any], cuda: str | None) -> bool:
-    """Whether the library has no CUDA half, or one of the major version of this torch."""
+    """Whether the library has no CUDA back end, or one of the major version of this torch."""
     return built.get("cuda") is None or (cuda or "none").split(".")[0] == built["cuda"].split(".")[0]
 
 
@@ -172,13 +172,13 @@ def cpu_kernels() -> str:
 
 
 def has_cuda() -> bool:
-    """Whether the CUDA half was compiled in (a GPU need not be present)."""
+    """Whether the CUDA back end was compiled in (a GPU need not be present)."""
     return torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::gspmm", "CUDA")
 
 
 # ---- GPUs ------------------------------------------------------------------------------------------------------------------------
 
-_LEFT_OUT = "HALFGNN_CUDA=0"  # what setup.py writes as the reason if the user left out the CUDA half
+_LEFT_OUT = "HALFGNN_CUDA=0"  # what setup.py writes as the reason if the user left out the CUDA back end
 _served: set[torch.device] = set()  # GPUs that this library has kernels for
 
 
@@ -193,7 +193,7 @@ def _warn_without_cuda() -> None:
 def _no_cuda() -> str:
     reason = _FACTS.get("without_cuda")
     because = f" ({reason})" if reason else ""
-    return f"halfgnn was built without its CUDA half{because}. {_cure(None, 'HALFGNN_CUDA=1')}"
+    return f"halfgnn was built without its CUDA back end{because}. {_cure(None, 'HALFGNN_CUDA=1')}"
 
 
 def check_device(device: torch.device) -> None:
@@ -207,7 +207,7 @@ def check_device(device: torch.device) -> None:
 
 
 def why_cuda_is_idle() -> str | None:
-    """Why the CUDA half that the library has is of no use beside this torch; None if it is of use, or there is none."""
+    """Why the CUDA back end that the library has is unusable beside this torch; None if it is of use, or there is none."""
     if _is_same_cuda(_FACTS, torch.version.cuda):
         return None
     here = f"is for CUDA {torch.version.cuda}" if torch.version.cuda else "was built without CUDA"

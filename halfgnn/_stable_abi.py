@@ -1,9 +1,9 @@
 """What PyTorch's stable ABI leaves out of the operators of a library, added where Python calls them.
 
 Such a library can raise ValueError and IndexError, but no TypeError or NotImplementedError. It can neither refuse derivatives nor
-tell autograd that an operator has written to a tensor. Each operator of torch.ops becomes an object of a subclass here, whose
-__call__ does this for halfgnn's own calls, those of other Python code, and those of compiled code alike. It takes the place of
-PyTorch's __call__, so that a call has no function more. In a library by ATen csrc/torch/aten does all of this.
+tell autograd that an operator has modified a tensor in place. Each operator of torch.ops becomes an object of a subclass here,
+whose __call__ does this for halfgnn's own calls, those of other Python code, and those of compiled code alike. It takes the place
+of PyTorch's __call__, so that a call has no function more. In a library by ATen csrc/torch/aten does all of this.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Setting:
 @dataclass
 class Measured:
     """A setting's step: the median of its milliseconds, their spread (the distance between their quartiles), and of the median the
-    milliseconds in which the system cleared fresh pages (on a CPU, estimated from their number), what its forward keeps for its
+    milliseconds in which the system cleared fresh pages (on a CPU, estimated from their number), what its forward saves for its
     backward in MiB, its loss, and the calls that the drop-in took and left, as stats() of halfgnn.pyg and halfgnn.dgl says them.
     error: why it did not run."""
 
@@ -150,7 +150,7 @@ class Advice:
         names = [f"{m.setting.name}, {m.setting.type_name}" for m in found]
         panels = {
             "ms per step": [m.ms or 0.0 for m in found],
-            "MiB kept for the backward": [m.kept_mib or 0.0 for m in found],
+            "MiB saved for the backward": [m.kept_mib or 0.0 for m in found],
         }
         draw(path, names, [m.setting.options is not None for m in found], panels)
 

@@ -1,8 +1,8 @@
 """halfgnn's operators as operators of PyTorch, for programs that run without halfgnn: see `halfgnn.serving.decompose`.
 
 They compute results and nothing that only a backward reads. Written for runtimes of ONNX: rows are reduced by scatters of single
-numbers, because ONNX Runtime's scatter of rows loses updates when several threads write to one (1.32), and halves are widened to
-fp32 first, because its scatters have no sums of halves. Sizes may be symbols.
+numbers, because ONNX Runtime's scatter of rows loses updates when several threads write to one (1.32), and half-precision values
+are widened to fp32 first, because its scatters have no sums of half-precision values. Sizes may be symbols.
 """
 
 from __future__ import annotations

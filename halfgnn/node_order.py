@@ -16,7 +16,7 @@ from .common.operands import check_dense, check_tensor
 from .graph import Graph
 from .graph_argument import as_graph
 
-WINDOW = 4096  # rows of 128 halves in 1 MiB, about a core's own cache
+WINDOW = 4096  # rows of 128 half-precision values in 1 MiB, about a core's own cache
 
 
 def locality(g: Any, window: int = WINDOW) -> float:
@@ -28,7 +28,7 @@ def locality(g: Any, window: int = WINDOW) -> float:
 
     Args:
         g: a :class:`halfgnn.Graph`, which may be bipartite, or a DGLGraph of one edge type.
-        window: how many rows fit into the cache. The default fits 128 halves into 1 MiB, about a core's own cache.
+        window: how many rows fit into the cache. The default fits 128 half-precision values into 1 MiB, about a core's own cache.
 
     It is computed on the CPU, in a few tenths of a second at most: of more than 2**22 edges a sample is taken. For a graph on a GPU
     that is a device synchronisation.

@@ -265,10 +265,10 @@ def _over_rows(mask: Tensor, x: Tensor, name: str) -> Tensor:
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """The mean over the real rows, such as that of a loss with reduction="none". The host does not wait for the number of rows.
 
-    The sum is made in fp64 and the mean rounded once: the mean of fp32 or halves is the same for every padding.
+    The sum is made in fp64 and the mean rounded once: the mean of fp32 or half-precision values is the same for every padding.
 
     Args:
-        values: (N, ...), floating. Padding rows may hold anything, also inf and nan. The mean of halves is fp32.
+        values: (N, ...), floating. Padding rows may hold anything, also inf and nan. The mean of half-precision values is fp32.
         mask: (N,) bool. If none is True the mean is 0.
 
     Raises:
@@ -328,7 +328,7 @@ class MaskedBatchNorm(nn.BatchNorm1d):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """
         Args:
-            x: (N, C) or (N, C, L). Statistics of halves are those of fp32, and the result is half.
+            x: (N, C) or (N, C, L). Statistics of half-precision values are those of fp32, and the result is half.
             mask: (N,) bool, True for real rows; by default the one that :func:`real_rows` has for N rows.
 
         Returns:

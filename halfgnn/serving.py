@@ -105,7 +105,7 @@ def _merged(program: ExportedProgram) -> ExportedProgram:
             graph.erase_node(node)
     graph.lint()
     program.graph_module.recompile()
-    return program.run_decompositions({})  # which names the sizes that depend on values anew
+    return program.run_decompositions({})  # which names the sizes that depend on values again
 
 
 def _memory_of(results: Iterable[fx.Node]) -> set[fx.Node]:

@@ -1,10 +1,10 @@
 """What takes most of a test run and has not changed since its checks passed: it is neither compiled nor checked again.
 
-    python tests/checked.py cuda      prints 1 if the CUDA half has to be compiled and checked, as `make test` asks; 0 if not
+    python tests/checked.py cuda      prints 1 if the CUDA back end has to be compiled and checked, as `make test` asks; 0 if not
     python tests/checked.py --record  notes that all checks passed for the sources of the last commit, as `make test-all` does
 
-With HALFGNN_TEST_ALL=1 everything is checked, and on a machine with a GPU the CUDA half is. Needs only Python: make asks before it
-installs anything.
+With HALFGNN_TEST_ALL=1 everything is checked, and on a machine with a GPU the CUDA back end is. Needs only Python: make asks before
+it installs anything.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    # The CUDA half, the simulator, what they are checked with, and the Python that decides what kernels are given.
+    # The CUDA back end, the simulator, what they are checked with, and the Python that decides what kernels are given.
     "cuda": Part(
         (
             ("csrc/core/", ""),

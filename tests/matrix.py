@@ -1,4 +1,4 @@
-"""Runs the tests of the CPU half on several versions of torch and prints a table of the results (`make test-matrix`).
+"""Runs the tests of the CPU back end on several versions of torch and prints a table of the results (`make test-matrix`).
 
     python tests/matrix.py 2.4.1 2.15.0@python3.13 --folder build/matrix
 
@@ -80,7 +80,7 @@ def make_environment(folder, version, wish, wanted=None):
 
 
 def build(folder, python):
-    """The library of the CPU half for the torch of that Python."""
+    """The library of the CPU back end for the torch of that Python."""
     run(folder / "build.log", python, "setup.py", "-q", "build", "-b", folder, "--build-lib", folder, HALFGNN_CUDA="0")
     return folder / "halfgnn" / "_C.so"
 

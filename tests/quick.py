@@ -2,8 +2,8 @@
 
     python tests/quick.py gspmm edge_softmax
 
-Builds a library of its own in build/quick: the CPU half with the kernels of this processor's instruction set alone, compiled with
--O1. Runs a sample of the operators' tests on it. If sources of CUDA kernels are not those that passed last, it also builds the
+Builds a library of its own in build/quick: the CPU back end with the kernels of this processor's instruction set alone, compiled
+with -O1. Runs a sample of the operators' tests on it. If sources of CUDA kernels are not those that passed last, it also builds the
 simulator without sanitizers and line counts, and runs a sample of the same tests there; nvcc compiles nothing. An operator is a
 public one or a file of csrc/cpu/kernels. `make test` runs everything.
 """

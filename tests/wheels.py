@@ -1,4 +1,4 @@
-"""Builds the wheel of the CPU half by PyTorch's stable ABI, installs this one wheel beside several versions of torch, tests it
+"""Builds the wheel of the CPU back end by PyTorch's stable ABI, installs this one wheel beside several versions of torch, tests it
 there and prints a table (`make wheels`).
 
     python tests/wheels.py 2.10.0 2.15.0@python3.13 --folder build/wheels
@@ -152,13 +152,13 @@ def main():
         "--folder", type=Path, default=ROOT / "build" / "wheels", help="folder for environments, the wheel and logs"
     )
     parser.add_argument("--wheel", type=Path, help="a wheel that was built before")
-    parser.add_argument("--cuda", action="store_true", help=f"build {FOR_CUDA}, with the CUDA half")
-    parser.add_argument("--machine", help="build the CPU half for this kind of machine (aarch64) and test nothing")
+    parser.add_argument("--cuda", action="store_true", help=f"build {FOR_CUDA}, with the CUDA back end")
+    parser.add_argument("--machine", help="build the CPU back end for this kind of machine (aarch64) and test nothing")
     parser.add_argument("--jobs", default="2", help="processes that run tests")
     parser.add_argument("--tests", nargs="*", help="files or other arguments of pytest in place of the sample")
     options = parser.parse_args()
     if options.machine and (options.cuda or options.versions):
-        parser.error("--machine builds the wheel of the CPU half alone; nothing of it runs here")
+        parser.error("--machine builds the wheel of the CPU back end alone; nothing of it runs here")
     if not options.machine and not options.versions:
         parser.error("expected versions of torch")
     options.folder = options.folder.resolve()

@@ -1,4 +1,4 @@
-"""The algorithm of DGL's kernels for half precision, written anew (benchmarks/yardsticks/scalar_baseline.h), for GPUs
+"""The algorithm of DGL's kernels for half precision, written from scratch (benchmarks/yardsticks/scalar_baseline.h), for GPUs
 without DGL.
 
 It does what the kernels do: loads of one element, one thread per feature or one warp per dot, results that are cleared

@@ -81,7 +81,7 @@ def _gat(problem: Problem, x: Tensor, src: Tensor, dst: Tensor) -> Callable[...,
 @cudnn.does("gatv2_attention", directions=ANY_DIRECTION, devices=("cuda",))
 def _gatv2(problem: Problem, x_src: Tensor, x_dst: Tensor, attn: Tensor) -> Callable[..., Tensor]:
     library = _library(ATTENTIONS)
-    check_messages(problem.message_bytes, problem.graph.device)  # kept for a backward even if there is none
+    check_messages(problem.message_bytes, problem.graph.device)  # saved for a backward even if there is none
     csc = _csc(library, problem.graph)
 
     def work(x_src: Tensor, x_dst: Tensor, attn: Tensor) -> Tensor:

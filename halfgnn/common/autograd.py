@@ -71,12 +71,13 @@ def saved_tensors(ctx: Any, name: str) -> tuple[Any, ...]:
 
 
 def snapshot(x: Tensor, without_autograd: bool = False) -> Tensor:
-    """x for an operator that may keep it for its backward, in which it has the values of now even if x is written to meanwhile.
+    """x for an operator that may save it for its backward: it has the values of now even if x is modified in place meanwhile.
 
-    Nothing is copied before x is written to: the result shares the memory of x until then (PyTorch's copy on write). x itself is
-    returned where no write can come between, where autograd records nothing, and where memory cannot be shared like this (NumPy's).
-    An input that no operator has made also stays as it is on CUDA, because a captured graph may read it at its address, and if
-    something else holds its memory: a NumPy array that was made of x before would keep the old memory when x is written to.
+    Nothing is copied before x is modified in place: the result shares the memory of x until then (PyTorch's copy on write). x
+    itself is returned where no write can come between, where autograd records nothing, and where memory cannot be shared like this
+    (NumPy's). An input that no operator has made also stays as it is on CUDA, because a captured graph may read it at its address,
+    and if something else holds its memory: a NumPy array that was made of x before would keep the old memory when x is modified in
+    place.
 
     without_autograd: also where autograd records nothing.
     """

@@ -62,7 +62,7 @@ def guard_or_true(condition: Any) -> bool:
 
 
 def forget_names() -> None:
-    """Makes torch.compile look up PyTorch's functions by name again. It does so once, and may have found stand-ins."""
+    """Makes torch.compile look up PyTorch's functions by name again. It does so once, and may have found wrappers."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None:
         rules.clear_lru_cache()

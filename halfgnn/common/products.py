@@ -1,4 +1,4 @@
-"""Matrix products of halves on the CPU: whether they are slow on this processor, and how they are made in fp32 then."""
+"""Matrix products in half precision on the CPU: whether they are slow on this processor, and how they are made in fp32 then."""
 
 from __future__ import annotations
 

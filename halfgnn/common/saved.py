@@ -15,8 +15,8 @@ class SavedMemory:
     halfgnn.pyg's drop-in has no memory of its own: what it would be made of is counted, and its values if they are there.
 
     at_end: count only what is still saved when the block ends, in which the caller has to keep the results. What autograd
-    notes of messages that are never materialized is gone by then. beside: further tensors that the caller keeps. num_edges: count
-    only tensors of so many rows, in some shape.
+    notes of messages that are never materialized does not exist by then. beside: further tensors that the caller keeps. num_edges:
+    count only tensors of so many rows, in some shape.
     """
 
     def __init__(self, at_end: bool = False, beside: Sequence[Tensor] = (), num_edges: int = 1) -> None:
@@ -71,7 +71,7 @@ class SavedMemory:
 
 
 def _address(x: Tensor) -> int:
-    """Of its storage. Tensors may share memory until one is written to; asking a storage would count as writing."""
+    """Of its storage. Tensors may share memory until one is modified in place; asking a storage would count as writing."""
     return torch._C._data_address(x) - x.storage_offset() * x.element_size()  # type: ignore[attr-defined]
 
 

@@ -28,7 +28,7 @@ def chain_of(call: Reduction) -> set[fx.Node]:
     """The nodes from the rows of both ends to their sum, if Inductor computes it all in one loop; else none.
 
     On one thread of a CPU: those of several add atomically, which takes longer than to store the values. Of half types Inductor's
-    sums are halves.
+    sums are half-precision values.
     """
     src = value_of(call.src)
     if call.kind != "sum" or src.dtype not in (torch.float32, torch.float64) or not _has_one_thread(src):

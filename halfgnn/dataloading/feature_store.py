@@ -368,7 +368,7 @@ def _of_array(data: Any) -> tuple[Tensor, _File | None]:
         return tensor, None
     if root.mode == "c":
         raise ValueError(
-            "data is a copy-on-write memmap, and other processes would not see what was written to it; expected mode 'r'"
+            "data is a copy-on-write memmap, and other processes would not see what was written into it; expected mode 'r'"
         )
     if not data.flags.c_contiguous:
         raise ValueError(f"data is a memmap with strides {data.strides}; expected whole rows, one after the other")

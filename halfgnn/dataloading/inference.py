@@ -44,7 +44,7 @@ def infer_by_layers(
             which are its first sources. They run under torch.inference_mode; switch their modules to evaluation before.
         g: a Graph or DGLGraph on the CPU whose sources and destinations are the same nodes.
         features: (N, *), of any place.
-        path: a file .npy for the result; it is written anew.
+        path: a file .npy for the result; it is overwritten.
         batch_size: destinations per batch.
         dtype: torch.float16, torch.float32 or torch.float64: of rows in files. Layers get all rows in the dtype of features.
         device: where the layers run.

@@ -26,7 +26,7 @@ class Prefetcher:
     """Iterates over a loader's mini-batches, moved to `device`.
 
     For a GPU, a thread takes batches from the loader, gathers their features into page-locked buffers and copies them on a stream
-    of its own, while the caller computes. A batch is handed out as soon as its copies are queued. The caller's stream waits for
+    of its own, while the caller computes. A batch is returned as soon as its copies are queued. The caller's stream waits for
     them, and the caller does not. At most `depth` batches are ahead of the caller's, and buffers are reused, so memory does not
     grow. For the CPU there is nothing to move: batches are fetched one by one, in the calling thread.
 

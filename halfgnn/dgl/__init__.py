@@ -6,7 +6,7 @@
 
     halfgnn.dgl.patch()             # from here on; or inside `with halfgnn.dgl.accelerate():` only
     loss = model(graph, features)   # any DGL model, half precision and autocast included
-    print(halfgnn.dgl.stats())      # what was routed, what was left to DGL, and why
+    print(halfgnn.dgl.stats())      # what was routed, what fell back to DGL, and why
 
 With ``patch(fuse=True)`` or ``accelerate(fuse=True)`` GATConv, GATv2Conv and DotGatConv of dgl.nn run the fused attentions of
 :mod:`halfgnn.ops`, which keep nothing of the size of the edges. A subclass with a forward of its own keeps that forward.
@@ -14,7 +14,7 @@ With ``patch(fuse=True)`` or ``accelerate(fuse=True)`` GATConv, GATv2Conv and Do
 :func:`patch` replaces the functions through which all of DGL's built-in message passing goes: ``dgl.backend.gspmm``, ``gsddmm``,
 ``edge_softmax``, ``segment_reduce`` and their ``*_hetero`` forms, under every name that DGL has for them. halfgnn computes the
 types and operators that it has, and DGL's own code computes the rest. Graphs, blocks, single relations of a heterograph and calls
-on a whole heterograph are covered. User-defined message and reduce functions are left to DGL.
+on a whole heterograph are covered. User-defined message and reduce functions fall back to DGL.
 
 Results are DGL's, with these intended differences:
 
@@ -41,8 +41,8 @@ from typing import Any
 from ..dgl_index import relation_index
 from ..drop_in import products as drop_in_products
 from ..drop_in.compiled import leave_out
-from ..drop_in.stand_ins import Bindings, Route, stand_in
 from ..drop_in.switch import Switch, as_option
+from ..drop_in.wrappers import Bindings, Route, wrapper
 from . import modules, operators
 from .accounts import accounts as _accounts
 from .accounts import reset_stats, stats
@@ -73,7 +73,7 @@ def _backend(api: str, operator: Callable[..., Any], *bound: tuple[str, str]) ->
     return (api, operator, [*((module, api) for module in modules), *bound])
 
 
-# What is replaced: the key of the original in `operators.ORIGINALS`, its stand-in, and all (module, name) bound to it.
+# What is replaced: the key of the original in `operators.ORIGINALS`, its wrapper, and all (module, name) bound to it.
 _REPLACEMENTS: list[_Replacement] = [
     _backend("gspmm", operators.gspmm, ("dgl.ops.spmm", "gspmm_internal")),
     _backend("gspmm_hetero", operators.gspmm_hetero, ("dgl.ops.spmm", "gspmm_internal_hetero")),
@@ -100,7 +100,7 @@ _REPLACEMENTS: list[_Replacement] = [
 
 
 def _instead(forward: Callable[..., Any]) -> Route:
-    """The route to a forward that finds the original by itself. Code that is compiled runs the original: see `stand_in`."""
+    """The route to a forward that finds the original by itself. Code that is compiled runs the original: see `wrapper`."""
     return lambda original, *args, **kwargs: forward(*args, **kwargs)
 
 
@@ -123,9 +123,9 @@ def patch(fuse: bool | None = None, products: str | None = None) -> None:
             are not fused, nor are modules whose attn_drop or leaky_relu is exchanged or has hooks: they run DGL's forward, operator
             by operator. In fused calls the dropout of attention weights draws other numbers than DGL's under the same seed. Results
             are copies where those of DGL would be new tensors.
-        products: "fp32" makes matrix products of halves on the CPU in fp32 and rounds their results once, if products of that half
-            type are slow on this processor: those of torch.nn.functional.linear, torch.matmul and ``@``, torch.mm and torch.addmm,
-            in the whole process. Under autocast weights are not rounded. None leaves them to PyTorch.
+        products: "fp32" makes matrix products in half precision on the CPU in fp32 and rounds their results once, if products of
+            that half type are slow on this processor: those of torch.nn.functional.linear, torch.matmul and ``@``, torch.mm and
+            torch.addmm, in the whole process. Under autocast weights are not rounded. None leaves them to PyTorch.
 
     Raises:
         ImportError: DGL cannot be imported.
@@ -171,7 +171,7 @@ def _install_fused(bindings: Bindings) -> None:
     for module, name, route in _FUSED:
         owner = getattr(importlib.import_module(module), name)
         operators.ORIGINALS[f"nn.{name}"] = owner.forward
-        bindings.bind(owner, "forward", stand_in(owner.forward, route))
+        bindings.bind(owner, "forward", wrapper(owner.forward, route))
 
 
 _switch = Switch(

@@ -1,4 +1,4 @@
-"""Counts of the calls that the drop-in routed, and of those that it left to DGL."""
+"""Counts of the calls that the drop-in routed, and of those that fell back to DGL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stats() -> dict[str, dict[str, Any]]:
         its operators are counted too. A backward pass is not counted.
 
         ``"fp32:linear"`` and the like are products that ``products="fp32"`` makes. If features were half, or autocast was on, on a
-        processor that multiplies halves slowly, ``"advice"`` says so: ``{'products="fp32"': why}``.
+        processor that multiplies half-precision values slowly, ``"advice"`` says so: ``{'products="fp32"': why}``.
     """
     return accounts.stats()
 

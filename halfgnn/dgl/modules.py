@@ -1,4 +1,4 @@
-"""Stand-ins for the forwards of dgl.nn's attention modules, with halfgnn's fused attentions.
+"""Wrappers of the forwards of dgl.nn's attention modules, with halfgnn's fused attentions.
 
 They run on the module's own parameters, in memory proportional to nodes. Calls that they do not take run DGL's forward, whose
 operators are then routed one by one.
@@ -50,7 +50,7 @@ def _fall_back(name: str, reason: str, *args: Any) -> Any:
 
 
 def _refuse(conv: Any, graph: Any, feat: Any, get_attention: bool, max_dim: float = 2) -> str | None:
-    """Why a call is left to DGL's forward; None if it is not. Calls for which DGL would raise are left to it too.
+    """Why a call falls back to DGL's forward; None if it does not. Calls for which DGL would raise fall back too.
 
     max_dim: the number of dimensions that features may have.
     """

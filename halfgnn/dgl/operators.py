@@ -1,4 +1,4 @@
-"""Stand-ins for the functions through which DGL's message passing goes.
+"""Wrappers of the functions through which DGL's message passing goes.
 
 Each has the signature of the function that it replaces (in ``dgl.backend.pytorch.sparse`` or ``dgl.ops``), and routes a call to
 halfgnn or leaves it to DGL.
@@ -51,7 +51,7 @@ _SDDMM_NAMES = {
 }
 
 
-# -- what is left to DGL ---------------------------------------------------------------------------
+# -- what falls back to DGL ---------------------------------------------------------------------------
 
 
 def _fall_back(api: str, name: str, reason: str, *args: Any) -> Any:
@@ -67,13 +67,13 @@ def _read(op: str, lhs: Any, rhs: Any) -> tuple[Any, ...]:
 
 
 def invoke_edge_udf(*args: Any, **kwargs: Any) -> Any:
-    """``dgl.core.invoke_edge_udf``: a user's function of edges, counted and left to DGL."""
+    """``dgl.core.invoke_edge_udf``: a user's function of edges, counted, which falls back to DGL."""
     fell_back[("udf:message", "user-defined function")] += 1
     return ORIGINALS["invoke_edge_udf"](*args, **kwargs)
 
 
 def invoke_udf_reduce(*args: Any, **kwargs: Any) -> Any:
-    """``dgl.core.invoke_udf_reduce``: a user's function of a mailbox, counted and left to DGL."""
+    """``dgl.core.invoke_udf_reduce``: a user's function of a mailbox, counted, which falls back to DGL."""
     fell_back[("udf:reduce", "user-defined function")] += 1
     return ORIGINALS["invoke_udf_reduce"](*args, **kwargs)
 
@@ -140,7 +140,7 @@ def gspmm(gidx: Any, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -> A
 
 
 def gspmm_of_graph(g: Any, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -> Any:
-    """``dgl.ops.gspmm``. A call that it does not route meets another stand-in inside DGL."""
+    """``dgl.ops.gspmm``. A call that it does not route meets another wrapper inside DGL."""
     gidx = g._graph
     if _refuse_spmm(gidx, op, reduce_op, lhs_data, rhs_data) is None:
         return _routed_spmm(gidx, op, reduce_op, lhs_data, rhs_data)

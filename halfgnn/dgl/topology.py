@@ -1,4 +1,4 @@
-"""What the stand-ins need of a DGL graph index. It is made once and kept on the index, as :mod:`halfgnn.dgl_index` says."""
+"""What the wrappers need of a DGL graph index. It is made once and kept on the index, as :mod:`halfgnn.dgl_index` says."""
 
 from __future__ import annotations
 

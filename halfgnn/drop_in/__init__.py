@@ -1,1 +1,1 @@
-"""What the drop-ins for DGL and torch_geometric share: stand-ins that are bound and restored, and which calls they may take."""
+"""What the drop-ins for DGL and torch_geometric share: wrappers that are bound and restored, and which calls they may take."""

@@ -1,4 +1,4 @@
-"""Counts of the calls that a drop-in routed, and of those that it left to the library that it is a drop-in for; advice."""
+"""Counts of the calls that a drop-in routed, and of those that fell back to the library that it is a drop-in for; advice."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ..common.autograd import LAZY
-from .stand_ins import Route
 from .table import Row, Shared, Table
+from .wrappers import Route
 
 
 def _checkpoint(original: Route, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -58,7 +58,7 @@ def is_checkpointed() -> bool:
 
 
 def _has_hooks_of_a_checkpoint() -> bool:
-    """Whether PyTorch packs tensors for a checkpoint: one that a program held before it got its stand-in, in a partial say."""
+    """Whether PyTorch packs tensors for a checkpoint: one that a program held before it got its wrapper, in a partial say."""
     hooks = _top_hooks() if _top_hooks is not None else None
     return hooks is not None and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
 

@@ -1,6 +1,6 @@
-"""torch.compile beside stand-ins: when they leave a call to what they replace, and what keeps their frames out of graphs.
+"""torch.compile beside wrappers: when they leave a call to what they replace, and what keeps their frames out of graphs.
 
-Dynamo meets a stand-in in three ways. It traces it, runs it on fake tensors to learn a result's shape, or meets it in code that
+Dynamo meets a wrapper in three ways. It traces it, runs it on fake tensors to learn a result's shape, or meets it in code that
 runs between two graphs, and then compiles its frame. In all three the library's own function has to be all that Dynamo sees.
 """
 
@@ -33,7 +33,7 @@ def is_compiled() -> bool:
     """Whether this is code that torch.compile or torch.export traces, runs on fake tensors, or runs between its graphs; or that
     torch.jit.trace records, which would have a cached graph as a constant.
 
-    A stand-in asks it before anything else: sizes of fake tensors may be unknown, and those of traced ones are tensors. It takes
+    A wrapper asks it before anything else: sizes of fake tensors may be unknown, and those of traced ones are tensors. It takes
     0.3 microseconds.
     """
     # None: Dynamo takes no frames here; False: it only runs what it has compiled.

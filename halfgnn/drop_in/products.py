@@ -1,4 +1,4 @@
-"""The option products="fp32" of drop-ins: stand-ins for PyTorch's matrix products, which make those of halves in fp32.
+"""The option products="fp32" of drop-ins: wrappers of PyTorch's matrix products, which make those of half-precision values in fp32.
 
 They take dense matrices on CPUs whose products of that half type are slow, and leave the rest to PyTorch.
 """
@@ -17,8 +17,8 @@ from ..common.precision import computed_type
 from ..common.products import multiplies_slowly, widened_linear
 from .accounts import Accounts
 from .gate import mode_reason, operands_reason
-from .stand_ins import Bindings
 from .table import Row, Shared, Table
+from .wrappers import Bindings
 
 _TENSORS = (Tensor, nn.Parameter)
 # Tensor subclasses that may be multiplied, and how their values are read. halfgnn.pyg adds its messages.
@@ -63,14 +63,14 @@ def _read(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _left(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """PyTorch's own result. C++ would hand __torch_function__ what it finds under the name of a method: the stand-in."""
+    """PyTorch's own result. C++ would hand __torch_function__ what it finds under the name of a method: the wrapper."""
     is_method = isinstance(original, types.MethodDescriptorType) and not torch.compiler.is_compiling()
     if is_method and torch.overrides.has_torch_function(args):
         return torch.overrides.handle_torch_function(original, args, *args, **kwargs)
     return original(*args, **kwargs)
 
 
-# ---- stand-ins: each takes the function that it replaces, and then that function's arguments -------------------------------------
+# ---- wrappers: each takes the function that it replaces, and then that function's arguments -------------------------------------
 
 
 def _linear(original: Any, input: Any, weight: Any, bias: Any = None) -> Any:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from .checkpoint import CHECKPOINTS
 from .names import NAMES
-from .stand_ins import Bindings
 from .table import ALWAYS, Shared
+from .wrappers import Bindings
 
 
 def as_option(name: str, value: Any, *values: bool | None) -> Any:
@@ -37,11 +37,11 @@ class Switch:
     """Turns a drop-in on and off. It is on after patch(), and while a block of accelerate() is open in any thread.
 
     Args:
-        install: binds the stand-ins of operators.
-        options: name of an option of patch() and accelerate() -> what binds its stand-ins. An option is on while any patch() or
+        install: binds the wrappers of operators.
+        options: name of an option of patch() and accelerate() -> what binds its wrappers. An option is on while any patch() or
             block asks for it.
         restored: called when all operators have been restored.
-        shared: name of an option -> stand-ins that it shares with other drop-ins, and their user.
+        shared: name of an option -> wrappers that it shares with other drop-ins, and their user.
         values: name of an option that has a value -> what sets it, to None if nobody asks for one. The last one that was asked for,
             by a block that is open or by patch(), is on.
     """
@@ -105,7 +105,7 @@ class Switch:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """A block in which the drop-in is off in the whole process, and can be turned on anew. Then it is on as it was before."""
+        """A block in which the drop-in is off in the whole process, and can be turned on again. Then it is on as it was before."""
         with self._lock:
             patched, values, blocks = self._patched, self._patched_values, self._open
             self._patched, self._patched_values, self._open = set(), {}, []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .sequence_slot import can_clear
-from .stand_ins import Bindings, Functions, Route, stand_in
+from .wrappers import Bindings, Functions, Route, wrapper
 
 ALWAYS = "operators"  # the part of a drop-in that is always on with it
 
@@ -19,7 +19,7 @@ class Row(NamedTuple):
         owner: a class, whose attribute is replaced; or the name of a module, whose function is replaced under every name that any
             module has for it.
         name: of the attribute or function.
-        adapter: the stand-in calls it with the original and then the original's arguments.
+        adapter: the wrapper calls it with the original and then the original's arguments.
         part: the option of the drop-in with which the row is bound.
     """
 
@@ -45,7 +45,7 @@ class Table:
             self._functions[part].bind(bindings)
         for owner, name, adapter, _ in (row for row in self._methods if row.part == part):
             if name != "__getitem__" or can_clear():
-                bindings.bind(owner, name, stand_in(getattr(owner, name), adapter))
+                bindings.bind(owner, name, wrapper(getattr(owner, name), adapter))
 
     def restored(self) -> None:
         """To be called when the bindings have been restored."""
@@ -54,10 +54,10 @@ class Table:
 
 
 class Shared:
-    """Stand-ins that several drop-ins ask for. They are bound while any of them does.
+    """Wrappers that several drop-ins ask for. They are bound while any of them does.
 
     Args:
-        install: binds the stand-ins.
+        install: binds the wrappers.
         restored: called when they have been restored.
 
     Attributes:

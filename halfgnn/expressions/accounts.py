@@ -1,4 +1,4 @@
-"""Counts of the operators to which expressions were lowered, and of calls that were left to PyTorch and torch_geometric."""
+"""Counts of the operators to which expressions were lowered, and of calls that fell back to PyTorch and torch_geometric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention that is written by hand in messages, as one fused operator, unless ``patch(fuse=False)``.
+"""Hand-written attention in messages, as one fused operator, unless ``patch(fuse=False)``.
 
 The softmax of logits over the edges of a node is deferred, as a message, until messages that it weights are summed. Then
 
@@ -85,7 +85,7 @@ def fused(x: Expression, evaluation: Evaluation, row: int, num_nodes: int) -> Te
     else:
         return None
     if values.dtype is not x.dtype and not softmax.in_autocast:
-        return None  # fused sums of halves are rounded
+        return None  # fused sums of half-precision values are rounded
     logits = _logits(softmax.logits, row) if _is_alive_like(x, x) else None
     if logits is None:
         return None

@@ -136,7 +136,7 @@ class Gather(Expression):
     """Features of one side's nodes for every edge: ``x.index_select(edge_dim, ids)``.
 
     side: the row of edge_index that ids are. version, edges_version: of x, and of edge_index, whose graph is made when it is
-    needed. snapshot: x with the values of now, whatever is written to x; None: x must not be modified before it is read.
+    needed. snapshot: x with the values of now, even if x is modified in place; None: x must not be modified before it is read.
     """
 
     __slots__ = ("edges_version", "ids", "side", "snapshot", "version", "x")

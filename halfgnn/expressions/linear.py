@@ -79,7 +79,8 @@ def _read(x: Tensor, row: int, weight: Tensor, evaluation: Evaluation) -> Tensor
 def _terms(value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int, may_subtract: bool) -> Terms | None:
     """What the layer is the sum of, if there is anything that nodes can compute.
 
-    may_subtract: whether a difference of layers is as good as the layer of a difference. In half it is not, if the two are near.
+    may_subtract: whether a difference of layers is as good as the layer of a difference. In half precision it is not, if the two
+    are near.
     """
     terms: Terms = {}
 

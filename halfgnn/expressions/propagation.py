@@ -14,7 +14,7 @@ class Propagation:
     """Edges, by the rows of an edge_index (2, E).
 
     size: the numbers of nodes of both rows; None where PyG does not know them yet, which it fills in later.
-    refusal: why messages are left to PyG; None if they are not.
+    refusal: why messages fall back to PyG; None if they do not.
     """
 
     __slots__ = ("__weakref__", "edge_index", "refusal", "size")

@@ -204,7 +204,7 @@ class _Reduction:
         routed[f"gspmm:{name}_{self.reduction}"] += 1
         if self.cast is not None:
             x, edge = (None if y is None else y.to(self.cast) for y in (x, edge))
-        if x is not None and edge is not None:  # what the operator keeps for its backward may be written to before
+        if x is not None and edge is not None:  # what the operator saves may be modified in place before its backward
             x = snapshot(x) if edge.requires_grad or op == "relu_add" else x
             edge = snapshot(edge) if x.requires_grad or op == "relu_add" else edge
         first = edge if x is None else x

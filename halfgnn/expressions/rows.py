@@ -1,9 +1,9 @@
-"""Rows of nodes, one for each edge, and what PyTorch would add up in half.
+"""Rows of nodes, one for each edge, and what PyTorch would add up in half precision.
 
-On a CPU PyTorch rounds at every step when it adds up halves in segment_reduce, in index_add (in some layouts and on some
-processors), and in the gradients of ``x[index]``, ``index_select`` and ``embedding``. Such sums stop growing at 256 in bf16 and at
-2048 in fp16. Calls of this kind that no Graph sums, because they are small or have another form, are made here: by PyTorch's own
-operators in fp32, rounded once. ``stats()`` counts them as ``"fp32:..."``.
+On a CPU PyTorch rounds at every step when it adds up half-precision values in segment_reduce, in index_add (in some layouts and on
+some processors), and in the gradients of ``x[index]``, ``index_select`` and ``embedding``. Such sums stop growing at 256 in bf16
+and at 2048 in fp16. Calls of this kind that no Graph sums, because they are small or have another form, are made here: by PyTorch's
+own operators in fp32, rounded once. ``stats()`` counts them as ``"fp32:..."``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def are_plain_rows(src: Tensor, index: Any, dim: int, rank: int) -> bool:
         rank > 0
         and (dim == 0 or dim == -rank)
         and src.is_cpu
-        and (src.dtype is torch.float32 or src.dtype is torch.float64)  # sums of halves would be rounded at each step
+        and (src.dtype is torch.float32 or src.dtype is torch.float64)  # half-precision sums would round at each step
         and type(index) is Tensor
         and index.dtype is torch.int64
         and index.dim() == 1
@@ -82,16 +82,16 @@ def as_int64(index: Any) -> Any:
     return index.to(torch.int64) if isinstance(index, Tensor) and index.dtype is torch.int32 else index
 
 
-# ---- what PyTorch would add up in half ---------------------------------------------------------------------------------------
+# ---- what PyTorch would add up in half precision ---------------------------------------------------------------------------------
 
 
 def adds_in_half(x: Tensor) -> bool:
-    """Whether PyTorch may add up values of x, or their gradients, in half."""
+    """Whether PyTorch may add up values of x, or their gradients, in half precision."""
     return x.dtype in HALF and x.is_cpu
 
 
 def has_gradient_in_half(x: Tensor) -> bool:
-    """Whether PyTorch may add up the gradient of rows of x in half."""
+    """Whether PyTorch may add up the gradient of rows of x in half precision."""
     return x.requires_grad and x.dtype in HALF and x.is_cpu and torch.is_grad_enabled()
 
 

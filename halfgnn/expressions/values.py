@@ -121,7 +121,7 @@ class Evaluation:
             return Rows(EDGES, ops.edge_softmax(self.propagation.ending_in(x.over, x.num_nodes), logits))
         if not isinstance(
             x, Op
-        ):  # rows whose gradient somebody waits for, written to through a view that is no message
+        ):  # rows whose gradient somebody waits for, modified in place through a view that is no message
             raise modified_error()
         x.check_versions()
         op = BINARY.get(x.func)
@@ -172,7 +172,7 @@ class Evaluation:
             if isinstance(y, Expression):
                 rows = self._rows(y)
                 rows = self._argument(x, place, rows, y.row) if self.is_live else rows
-                # The operator may keep it for its backward.
+                # The operator may save it for its backward.
                 y = snapshot(rows) if isinstance(y, Gather) and not x.is_view else rows
             elif isinstance(y, Tensor):
                 y = _with_edges_first(self._alive(y), x)
@@ -472,7 +472,7 @@ def _materialized(x: Expression) -> Tensor:
 
 
 def own_values(values: Tensor) -> Tensor:
-    """values as a tensor of the caller's, who may modify it in place: an operator keeps those with a history for its backward."""
+    """values as a tensor of the caller's, who may modify it in place: an operator saves those with a history for its backward."""
     if not values.requires_grad:
         return values
     with torch.enable_grad():

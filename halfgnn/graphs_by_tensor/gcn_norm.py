@@ -23,7 +23,7 @@ def normalized(
 
     Args:
         weight: (E, 1) or None for ones, also of self-loops.
-        dtype: that of features, in which weights are made; fp32 for halves.
+        dtype: that of features, in which weights are made; fp32 for half precision.
         fill_value: weight of a new self-loop beside weights that are given.
     """
     dtype = torch.float32 if dtype in HALF else dtype

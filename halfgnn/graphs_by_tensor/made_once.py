@@ -1,4 +1,4 @@
-"""What is made of a tensor of ids once, and handed out in copies on write."""
+"""What is made of a tensor of ids once, and returned as copies on write."""
 
 from __future__ import annotations
 

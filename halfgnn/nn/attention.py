@@ -125,7 +125,7 @@ def finished(conv: Any, rst: Tensor, h_dst: Tensor, is_new: bool, bias: Tensor |
 def safe_to_modify(rst: Tensor, is_new: bool = False) -> Tensor:
     """rst, contiguous and the caller's to write into, as an in-place activation does.
 
-    The fused attentions keep their result for the backward. So rst is copied if a gradient is recorded, unless it is new: what came
+    The fused attentions save their result for the backward. So rst is copied if a gradient is recorded, unless it is new: what came
     after the attention (residual, bias, mean of heads) has made another tensor of it.
     """
     if is_new or not (torch.is_grad_enabled() and rst.requires_grad):

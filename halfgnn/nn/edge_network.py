@@ -113,7 +113,7 @@ class EdgeNetwork(nn.Sequential):
 
     It is the torch.nn.Sequential of its layers, with the same state dict; the first takes the features of both ends and of the edge
     side by side. :func:`halfgnn.ops.edge_network` runs it: the first layer is applied to nodes once, and nothing of the size of the
-    edges is kept for the backward but their features.
+    edges is saved for the backward but their features.
 
     Args:
         layers: nn.Linear, and one of nn.ReLU, SiLU, Tanh, GELU, Softplus and LeakyReLU throughout.

@@ -27,13 +27,13 @@ def checked_names(names, name: str, known: tuple[str, ...]) -> list[str]:
 
 
 def degrees(g: Graph, x: Tensor) -> Tensor:
-    """In-degrees in x's dtype (fp32 for halves), as a column beside x (num_dst, *)."""
+    """In-degrees in x's dtype (fp32 for half precision), as a column beside x (num_dst, *)."""
     degree = g.in_degrees().to(torch.float32 if x.dtype in HALF else x.dtype)
     return degree.view(-1, *[1] * (x.dim() - 1))
 
 
 def split_linear(layer: nn.Module, width: int) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    """The weights of the two halves of the input (2 * width) of a linear layer, and its bias. None if it is more than that.
+    """The weights of the two parts of the input (2 * width) of a linear layer, and its bias. None if it is more than that.
 
     The layer may be alone in an nn.Sequential.
     """

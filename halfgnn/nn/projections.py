@@ -1,4 +1,4 @@
-"""Projections of features: matrix products, in fp32 if the processor multiplies halves slowly; logits of nodes; padding."""
+"""Projections of features: matrix products, in fp32 if half precision is slow on the processor; logits of nodes; padding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _kind_of(x: Tensor) -> _Kind:
 
 
 def _widens(x: _Kind, weight: Tensor) -> bool:
-    """Whether products of x are made in fp32, with the unrounded weight, because products of halves are slow.
+    """Whether products of x are made in fp32, with the unrounded weight, because half-precision products are slow.
 
     They always are under functorch's transforms (not compiled): vmap makes F.linear round before it adds the bias.
     """
@@ -153,7 +153,7 @@ def _weighted_rows(weights: Tensor, rows: Tensor) -> Tensor:
 
 
 class _HalfLinear(torch.autograd.Function):
-    """F.linear of half h (*, in) and fp32 weight (out, in), in fp32: products of halves, summed in fp32.
+    """F.linear of half h (*, in) and fp32 weight (out, in), in fp32: half-precision products, summed in fp32.
 
     A second derivative raises if torch.mm makes the sums, because that has no derivative.
     """
@@ -186,7 +186,7 @@ _SUMS_HALVES_IN_FP32 = "dtype" in torch.ops.aten.mm.overloads()  # since torch 2
 
 
 def _product(a: Tensor, b: Tensor, half: torch.dtype) -> Tensor:
-    """a @ b in fp32. half: the dtype to which both are rounded if torch.mm can sum products of halves in fp32."""
+    """a @ b in fp32. half: the dtype to which both are rounded if torch.mm can sum half-precision products in fp32."""
     if _SUMS_HALVES_IN_FP32 and not torch.compiler.is_compiling():
         return torch.mm(a.to(half), b.to(half), out_dtype=torch.float32)
     return a.float() @ b.float()
@@ -356,8 +356,8 @@ def _padded(dim: int, x: _Kind, weighted: bool = True) -> int:
 def _padding_pays(dim: int, x: _Kind, weighted: bool) -> bool:
     """Whether padding to a multiple of 8 saves time.
 
-    On CUDA halves are read 16 bytes at a time only if 8 divides the width of a head. Otherwise GATv2 and dot attention read them
-    one by one, so 41 classes cost less as 48. The CPU's vector kernels take any width from 8 values on.
+    On CUDA half-precision values are read 16 bytes at a time only if 8 divides the width of a head. Otherwise GATv2 and dot
+    attention read them one by one, so 41 classes cost less as 48. The CPU's vector kernels take any width from 8 values on.
     """
     if x.device == "cuda":
         return x.computed in HALF and dim > 4

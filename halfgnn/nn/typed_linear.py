@@ -15,7 +15,8 @@ from .projections import linear
 def typed_linear(x: Tensor, ends: Sequence[int], weight: Tensor) -> Tensor:
     """x (N, in) times weight (types, in, out), each row times the matrix of its type: (N, out) in the dtype of autocast or of x.
 
-    On CUDA halves are one torch.nn.functional.grouped_mm, if this version of torch has it. Otherwise there is a product per type.
+    On CUDA half precision takes one torch.nn.functional.grouped_mm, if this version of torch has it. Otherwise there is a product
+    per type.
 
     Args:
         ends: for every type the number of rows of it and of those before it.

@@ -7,10 +7,10 @@
     conv = GATConv(64, 32, heads=4)
     out = conv(x, edge_index)
 
-edge_index is PyG's (2, E) tensor. Its graph is kept with it while the tensor lives and is not written to (see :func:`graph_of`), so
-edges are sorted once. Writes that PyTorch does not count, for example through NumPy, are not noticed. A :class:`halfgnn.Graph` may
-take the place of edge_index; :class:`ToGraph` makes those of mini-batches. Calls whose messages must exist, because they are
-explained, hooked or changed by a subclass, run torch_geometric's own forward; :func:`stats` counts them.
+edge_index is PyG's (2, E) tensor. Its graph is kept with it while the tensor lives and is not modified in place (see
+:func:`graph_of`), so edges are sorted once. Writes that PyTorch does not count, for example through NumPy, are not noticed. A
+:class:`halfgnn.Graph` may take the place of edge_index; :class:`ToGraph` makes those of mini-batches. Calls whose messages must
+exist, because they are explained, hooked or changed by a subclass, run torch_geometric's own forward; :func:`stats` counts them.
 
 Unmodified models of torch_geometric run on halfgnn after :func:`patch`::
 
@@ -18,11 +18,11 @@ Unmodified models of torch_geometric run on halfgnn after :func:`patch`::
 
     halfgnn.pyg.patch()             # from here on; or inside `with halfgnn.pyg.accelerate():` only
     loss = model(x, edge_index)     # any PyG model, half precision and autocast included
-    print(halfgnn.pyg.stats())      # what was routed, what was left to PyG, and why
+    print(halfgnn.pyg.stats())      # what was routed, what fell back to PyG, and why
 
 A message is found by what it does: ``x_j``, and ``x_j`` combined with one row per edge (``+ - * /``), are reduced without being
 materialized. Attention without dropout is one fused operator. Messages of other forms are materialized, and reduced by halfgnn.
-docs/pyg.md lists the forms, and says what differs from PyG.
+docs/routed.md lists the forms, and says what differs from PyG.
 """
 
 try:

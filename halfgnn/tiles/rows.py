@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 class Kept:
-    """A tensor that is read again in the backward. See common.autograd.snapshot for what may be written to meanwhile."""
+    """A tensor that is read again in the backward. See common.autograd.snapshot for what may be modified in place meanwhile."""
 
     def __init__(self, x: Tensor) -> None:
         self.x, self._version = x, None if x.is_inference() else x._version

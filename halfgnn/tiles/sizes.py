@@ -18,7 +18,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(k|m|g|ki|mi|gi)?b\s*", re.IGNORECASE)
 PROBED = 16_384  # edges of which is measured what a function makes per edge
 _WORKING = (
-    2  # times what a tile keeps for its backward: as much again for gradients and for what is about to be dropped
+    2  # times what a tile saves for its backward: as much again for gradients and for what is about to be dropped
 )
 _SHARE = 4  # "auto": a part of the free memory
 

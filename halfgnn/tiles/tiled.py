@@ -1,5 +1,5 @@
-"""A function of edges, run on tiles of destinations and their in-edges. What it makes per edge is dropped after each tile, and made
-again in the backward: Sublinear checkpoints (Chen et al., 2016) whose segments are edges instead of layers.
+"""A function of edges, run on tiles of destinations and their in-edges. What it makes per edge is dropped after each tile, and
+recomputed in the backward: Sublinear checkpoints (Chen et al., 2016) whose segments are edges instead of layers.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def tiled(
     if _is_transformed():
         results = _checked_results(function(g, *src, *dst, *edge), kinds, Tile(g, 0, 0, None).place, dim)
         return results[0] if isinstance(returns, str) else results
-    # What a backward reads again, whatever is written to it meanwhile.
+    # What a backward reads again, even if it is modified in place meanwhile.
     sources = [snapshot(x) for x in src]
     kept = [Kept(x) for x in sources]
 

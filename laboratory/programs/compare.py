@@ -16,7 +16,7 @@ from tests.support_compiled import lowered
 from .draw import Program
 from .run import Outcome, run
 
-# Errors where torch_geometric has none, which docs/pyg.md names, and what a program has that meets them.
+# Errors where torch_geometric has none, which docs/routed.md and docs/calls.md name, and what a program has that meets them.
 REFUSED = {
     "was reduced without being materialized": (
         *("seen(", "doubled(", "retained(", "gradient(", "requires_grad_(", "grad_fn"),

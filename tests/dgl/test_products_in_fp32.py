@@ -77,7 +77,7 @@ def test_unpatch_restores_everything():
 
 
 @pytest.mark.parametrize("dgl_is_off_first", [False, True])
-def test_both_drop_ins_share_the_stand_ins(dgl_is_off_first):
+def test_both_drop_ins_share_the_wrappers(dgl_is_off_first):
     """Each counts the products that are made while it asks for them, and the last one restores PyTorch's functions."""
     pytest.importorskip("torch_geometric")
     import halfgnn.pyg

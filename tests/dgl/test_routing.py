@@ -134,7 +134,7 @@ def test_refused_operands_reach_dgl_as_they_are(key, args, name, reason, origina
     assert counted() == {name: {reason: 1}}
 
 
-def test_defaults_of_the_stand_ins_are_dgls(original):
+def test_defaults_of_the_wrappers_are_dgls(original):
     """For arguments that a caller leaves out, DGL gets its own defaults."""
     for key, args, rest in [
         ("gsddmm", (one, "add", n(ints), n(ints)), ("u", "v")),

@@ -17,7 +17,7 @@ from tests import support, support_attention
 DEVICE = "cuda"
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 needs_gpu = pytest.mark.skipif(
-    not (halfgnn.has_cuda() and torch.cuda.is_available()), reason="needs the CUDA half and a GPU"
+    not (halfgnn.has_cuda() and torch.cuda.is_available()), reason="needs the CUDA back end and a GPU"
 )
 
 

@@ -131,7 +131,7 @@ print(json.dumps(dict(
 
 _TRY = """
 import torch, halfgnn
-assert halfgnn.has_cuda(), "it has no CUDA half"
+assert halfgnn.has_cuda(), "it has no CUDA back end"
 ids = torch.arange(64, device="cuda")
 g = halfgnn.Graph.from_edges(ids, ids.flip(0), num_src=64, num_dst=64)
 x = torch.randn(64, 16, device="cuda", dtype=torch.float16)

@@ -317,7 +317,7 @@ def test_raw_operators_are_traced():
     torch.library.opcheck(torch.ops.halfgnn.locality, (sides[1], 30, 5))
 
 
-@pytest.mark.skipif(not (halfgnn.has_cuda() and torch.cuda.is_available()), reason="needs the CUDA half and a GPU")
+@pytest.mark.skipif(not (halfgnn.has_cuda() and torch.cuda.is_available()), reason="needs the CUDA back end and a GPU")
 def test_data_may_be_on_another_device_than_the_graph():
     src, dst, _ = communities()
     on_cpu, on_gpu = (reorder(graph_of(src, dst, device=device), window=200) for device in ("cpu", "cuda"))

@@ -21,7 +21,7 @@ DTYPES = {
 NAMES = {s.name for s in torch._C._jit_get_all_schemas() if s.name.startswith(("halfgnn::", "halfgnn_yardsticks::"))}
 SCHEMAS = {name.split("::")[1]: name for name in NAMES}
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
-    not (halfgnn.has_cuda() and torch.cuda.is_available()), reason="needs the CUDA half and a GPU"))]  # fmt: skip
+    not (halfgnn.has_cuda() and torch.cuda.is_available()), reason="needs the CUDA back end and a GPU"))]  # fmt: skip
 
 
 def table():
@@ -137,7 +137,7 @@ def test_dtypes(name, device):
     assert {word for word in tried if takes(call, DTYPES[word])} == table()[name][device]
 
 
-@pytest.mark.skipif(not halfgnn.has_cuda(), reason="the library was built without its CUDA half")
+@pytest.mark.skipif(not halfgnn.has_cuda(), reason="the library was built without its CUDA back end")
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
 def test_registered(name):
     for device, dtypes in table()[name].items():

@@ -1,4 +1,4 @@
-"""When `make test` leaves the CUDA half and the instructions of CPU kernels alone."""
+"""When `make test` leaves the CUDA back end and the instructions of CPU kernels alone."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The CUDA half as it was built: registered operators and, on a GPU, sums. tests/gpu has the other tests that need a
+"""The CUDA back end as it was built: registered operators and, on a GPU, sums. tests/gpu has the other tests that need a
 GPU."""
 
 import os
@@ -24,9 +24,9 @@ ON_THE_CPU = [f"halfgnn::{name}" for name in ("locality", "neighbor_sample", "re
 YARDSTICKS = [f"halfgnn_yardsticks::{name}" for name in ("gather_limit", "scalar_sddmm", "scalar_spmm")]
 
 BUILT = halfgnn.has_cuda()
-built = pytest.mark.skipif(not BUILT, reason="the library was built without its CUDA half")
-not_built = pytest.mark.skipif(BUILT, reason="the library was built with its CUDA half")
-on_gpu = pytest.mark.skipif(not (BUILT and torch.cuda.is_available()), reason="needs the CUDA half and a GPU")
+built = pytest.mark.skipif(not BUILT, reason="the library was built without its CUDA back end")
+not_built = pytest.mark.skipif(BUILT, reason="the library was built with its CUDA back end")
+on_gpu = pytest.mark.skipif(not (BUILT and torch.cuda.is_available()), reason="needs the CUDA back end and a GPU")
 
 
 def make_csc(degrees, num_src, idtype=torch.int64):

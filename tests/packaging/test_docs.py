@@ -115,12 +115,12 @@ import torch, torch.nn.functional as F, halfgnn.dataloading, halfgnn.pyg
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 if not HAS_SAMPLER:
-    NeighborLoader = lambda data, transform, **options: [transform(data)]  # a stand-in: the whole graph is the sample
+    NeighborLoader = lambda data, transform, **options: [transform(data)]  # the whole graph is the sample
 edge_index = torch.randint(50, (2, 200))
 data = Data(x=torch.randn(50, 8), edge_index=edge_index, y=torch.randint(3, (50,)))
 model, x = halfgnn.pyg.SAGEConv(8, 3).to(DEVICE), data.x
 """,
-    ("docs/pyg.md", 2): """
+    ("docs/pyg.md", 3): """
 optimizer = torch.optim.AdamW(model.parameters())
 loader = [halfgnn.pyg.ToGraph()(data)]
 """,

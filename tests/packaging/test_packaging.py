@@ -22,7 +22,7 @@ from halfgnn import _library
 
 ROOT = Path(__file__).resolve().parents[2]
 MINOR = ".".join(torch.__version__.split(".")[:2])
-IS_STABLE = tuple(map(int, MINOR.split("."))) >= (2, 10)  # what a build of the CPU half chooses
+IS_STABLE = tuple(map(int, MINOR.split("."))) >= (2, 10)  # what a build of the CPU back end chooses
 STAND_IN = "import types; sys.modules['torch'] = types.SimpleNamespace(__version__='{}')"
 PYTHON_39 = "import collections; sys.version_info = collections.namedtuple('V', 'major minor')(3, 9)"
 COMPILER = """#!/bin/sh

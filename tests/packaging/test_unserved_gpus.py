@@ -63,14 +63,14 @@ def test_gpu_of_another_architecture(gpu, archs, capability):
 def test_gpu_and_no_cuda_half(gpu, reason):
     gpu(has_cuda=False, without_cuda=reason)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="without its CUDA half") as raised:
+        with pytest.raises(RuntimeError, match="without its CUDA back end") as raised:
             _library.check_device(GPU)
         assert (reason or "") in str(raised.value) and f"HALFGNN_CUDA=1 {HERE}" in str(raised.value)
 
 
 @pytest.mark.parametrize(("cuda", "words"), [("12.8", "is for CUDA 12.8"), (None, "was built without CUDA")])
 def test_torch_for_another_cuda(gpu, monkeypatch, cuda, words):
-    """A library by the stable ABI loads beside it, and its CUDA half is of no use."""
+    """A library by the stable ABI loads beside it, and its CUDA back end is of no use."""
     gpu(cuda="13.0", archs=["sm_80"])
     monkeypatch.setattr(torch, "__version__", "2.13.0")
     monkeypatch.setattr(torch.version, "cuda", cuda)

@@ -199,7 +199,7 @@ def test_inductor_has_the_pass_while_the_drop_in_is_on():
     assert config.pre_grad_custom_pass is None
 
 
-def test_a_function_has_one_stand_in():
+def test_a_function_has_one_wrapper():
     def bound():
         owners = [(torch.Tensor, name) for name in ("__getitem__", "index_select", "index_add_", "scatter_add")]
         owners += [(upstream.MessagePassing, "_index_select"), (upstream.GATConv, "forward")]

@@ -95,7 +95,7 @@ class Column:
 
     @property
     def data(self) -> Tensor:
-        """All rows. What was put off is done now."""
+        """All rows. What was deferred is done now."""
         if self.index is not None or self._device is not None or self._dtype is not None:
             # Kept, so it must also serve who trains on the graph after it was evaluated.
             with _NOTHING if self.storage.requires_grad else ordinary_tensors(self.storage):

@@ -1,7 +1,7 @@
 """Subgraphs: some nodes, edges or types of a graph. Features are those of the rows kept, taken when they are read.
 
 Nodes and edges keep their former ids in the features ``dgl.NID`` and ``dgl.EID`` unless store_ids is False. With relabel_nodes only
-nodes of the subgraph remain, numbered anew; otherwise all nodes remain as they are.
+nodes of the subgraph remain, renumbered; otherwise all nodes remain as they are.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Relation:
         if graph is not None:
             return read_cached(graph)
         src, dst = self.edges()
-        # Programs may have written to the ids since. On a GPU the check would wait.
+        # Programs may have modified the ids in place since. On a GPU the check would wait.
         check = self.device.type == "cpu" and not torch.compiler.is_compiling()
         try:
             made = Graph.from_edges(src, dst, num_src=self.num_src, num_dst=self.num_dst, check=check)
@@ -333,7 +333,7 @@ class Topology:
         return self._map(lambda t: t.pin_memory(), Graph.pin_memory)
 
     def unpin_memory(self) -> Topology:
-        """In ordinary memory: edges are copied, and adjacencies are made again when they are needed."""
+        """In ordinary memory: edges are copied, and adjacencies are recomputed when they are needed."""
         return self.with_relations(
             [
                 Relation(relation.num_src, relation.num_dst, (src.clone(), dst.clone()), None, ["coo"])

@@ -71,7 +71,7 @@ def checked_out(out: Tensor, src: Tensor, dim: int, dim_size: int | None = None)
 
 
 def copied_to(out: Tensor | None, result: Tensor) -> Tensor:
-    """The result, written to `out` unless that is None. Raises unless that has its shape, dtype and device."""
+    """The result, written into `out` unless that is None. Raises unless that has its shape, dtype and device."""
     if out is None:
         return result
     check_tensor(out, "out")

@@ -7,7 +7,7 @@ The choice is a function of src alone, so that a checkpoint that is recomputed m
     one id per position, on the CPU         the Graph where it is faster
     one id per element, on the CPU          PyTorch
 
-Sums of halves are fp32 on both ways, and rounded once.
+Sums of half-precision values are fp32 on both ways, and rounded once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GRAPH_TYPES = (torch.float32, *HALF, torch.float64)
 def total(src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str, is_wide: bool = False) -> Tensor:
     """The sum or mean of src by index along dim, which is not negative; 0 for groups without entries. Integers are floored.
 
-    is_wide: leave sums of halves in fp32.
+    is_wide: leave sums of half-precision values in fp32.
     """
     vector = vector_of(index, dim, src.shape[dim])
     dtype = wide(src.dtype) if is_wide else src.dtype
@@ -202,7 +202,7 @@ def with_gradient(src: Tensor, out: Tensor, arg: Tensor, dim: int) -> Tensor:
     """out, the elements of src at the positions arg along dim, with their gradient."""
     if not (src.requires_grad and torch.is_grad_enabled()):
         return out
-    out = out.clone() if out._is_view() else out  # a view of no_grad mode cannot be written to
+    out = out.clone() if out._is_view() else out  # a view of no_grad mode cannot be modified in place
     return apply(_Winners, src, out, arg, dim)
 
 
@@ -233,7 +233,7 @@ class _Winners(torch.autograd.Function):
 
 
 def _bits(x: Tensor) -> Tensor:
-    """Halves as integers, which PyTorch scatters 20 times as fast on the CPU."""
+    """Half-precision values as integers, which PyTorch scatters 20 times as fast on the CPU."""
     return x.view(torch.int16) if x.dtype in HALF else x
 
 

@@ -1,4 +1,4 @@
-"""Functions of groups that are made of reductions. Halves are computed in fp32 and rounded once."""
+"""Functions of groups that are made of reductions. Half precision is computed in fp32 and rounded once."""
 
 from __future__ import annotations
 

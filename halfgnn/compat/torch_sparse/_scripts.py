@@ -114,5 +114,5 @@ def register() -> None:
         for ours, scripted in ((SparseStorage, ScriptedStorage), (SparseTensor, ScriptedTensor)):
             torch.jit.script(scripted)
             state._add_script_class(ours, state._get_script_class(scripted))
-        for function, stand_in in _FUNCTIONS.items():
-            state._set_jit_function_cache(function, torch.jit.script(stand_in))
+        for function, wrapper in _FUNCTIONS.items():
+            state._set_jit_function_cache(function, torch.jit.script(wrapper))

@@ -64,7 +64,7 @@ def has_operator(x: Tensor) -> bool:
 
 
 def product(g: Graph, x: Tensor, value: Tensor | None, reduce: str) -> Tensor:
-    """Rows of x (N, *) weighted by value (nnz,) and reduced. Values may be fp32 with halves, which rounds less."""
+    """Rows of x (N, *) weighted by value (nnz,) and reduced. Values may be fp32 with half precision, which rounds less."""
     with without_autocast(x.device):
         if value is None:
             return ops.gspmm(g, "copy_lhs", reduce, x, None)
@@ -91,7 +91,7 @@ def spmm_mean(src: Any, other: Tensor) -> Tensor:
 
 
 def spspmm(src: Any, other: Any, reduce: str = "sum") -> Any:
-    """The product with a SparseTensor, which has values unless both have none. Halves are multiplied in fp32."""
+    """The product with a SparseTensor, which has values unless both have none. Half precision is multiplied in fp32."""
     if _checked(reduce) != "sum":
         raise NotImplementedError(f"reduce is {reduce!r}; a product of two SparseTensors has 'sum' only")
     if src.storage.sparse_size(1) != other.storage.sparse_size(0):

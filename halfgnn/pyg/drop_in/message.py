@@ -156,7 +156,7 @@ class Message(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
         handler = HANDLERS.get(func)
-        if handler is None and hasattr(func, "__wrapped__"):  # C hands over what it finds under a name: a stand-in
+        if handler is None and hasattr(func, "__wrapped__"):  # C hands over what it finds under a name: a wrapper
             func = func.__wrapped__
             handler = HANDLERS.get(func)
         if handler is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 class Options:
     """Attributes:
-    fuse: whether attention that messages write by hand is one operator.
+    fuse: whether attention that messages write out is one operator.
     fuse_all: whether patch(fuse=True) is on: also with dropout, and where it is no faster.
     tile: the most edges of a tile, or its size as "512MiB"; None: calls are not done in tiles.
     half: whether patch(half=True) is on: under autocast results are in its dtype, not in torch_geometric's.

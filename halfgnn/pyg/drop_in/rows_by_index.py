@@ -51,7 +51,7 @@ def graph_between(call: Call) -> Graph:
 
 
 def graph_over(call: Call, owner: Owner | None) -> Graph:
-    """The Graph whose edges are the rows of a call and end where its index says. Raises FallBack if rows are left to PyG."""
+    """The Graph whose edges are the rows of a call and end where its index says. Raises FallBack if rows fall back to PyG."""
     if owner is not None and not _has_own_graph(call.index):
         propagation, row = owner
         require(propagation.refusal)
@@ -103,7 +103,8 @@ class _Reduce(torch.autograd.Function):
 def gathered(x: Tensor, index: Tensor) -> Tensor:
     """x[index], whose gradient is summed by the index's Graph. Raises FallBack if PyTorch makes it, as the first uses of an index.
 
-    PyTorch adds up gradients of rows one by one, those of halves in half, and on CUDA it sorts the index in every backward.
+    PyTorch adds up gradients of rows one by one, those of half-precision values in half precision, and on CUDA it sorts the index
+    in every backward.
     """
     if x.is_inference() or index.is_inference():
         raise FallBack(Reason.INFERENCE_MODE)
@@ -162,7 +163,7 @@ def _topology_of(index: Tensor) -> Topology:
 
 
 def _first_use_reason(topology: Topology, index: Tensor, call: Call) -> str | None:
-    """Why an index that nobody has seen before is left to PyG."""
+    """Why an index that nobody has seen before falls back to PyG."""
     size, num_rows = call.size, call.src.shape[0]
     if index.is_cuda or not size.pays_for_sorting(num_rows, True):  # on CUDA reading it waits for the device
         return Reason.FIRST_USE_OF_INDEX

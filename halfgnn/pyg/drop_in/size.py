@@ -29,7 +29,7 @@ def has_gradient(x: Any) -> bool:
 
 
 def is_small(src: Tensor, reduction: str | None) -> bool:
-    """Whether a reduction of src is PyG's even if its graph is known. It costs less than a microsecond."""
+    """Whether a reduction of src falls back to PyG even if its graph is known. It costs less than a microsecond."""
     limits = thresholds.LIMITS.get(reduction)  # type: ignore[arg-type]
     if limits is None:
         return False
@@ -96,7 +96,7 @@ class Size(NamedTuple):
         return limits is None or is_checkpointed() or _is_enough(seen, limits.new[self.with_gradient])
 
     def is_first_use(self, index: Tensor, last: Tensor | None) -> bool:
-        """Whether it stays PyG's because nothing is known of the index, nor of the tensor that it is a view of.
+        """Whether it falls back to PyG because nothing is known of the index, nor of the tensor that it is a view of.
 
         last: the edge_index of the last call in this thread.
 

@@ -13,9 +13,9 @@ from torch_geometric.nn.models import schnet
 
 from ...compiled import inductor
 from ...drop_in.products import READERS, STAND_INS, installer, is_fp32
-from ...drop_in.stand_ins import Bindings
 from ...drop_in.switch import Switch, as_option
 from ...drop_in.table import Row, Table
+from ...drop_in.wrappers import Bindings
 from ...tiles.sizes import checked_tile
 from . import functions  # noqa: F401
 from .accounts import accounts
@@ -89,21 +89,21 @@ def patch(
 ) -> None:
     """Routes torch_geometric's message passing through halfgnn, in the whole process, until :func:`unpatch`.
 
-    Results are torch_geometric's, up to what docs/pyg.md says, and have its dtypes. A second call can only add options: fuse=False
-    after fuse=True or None warns and changes nothing. Modules that were made before are covered too.
+    Results are torch_geometric's, up to what docs/routed.md says, and have its dtypes. A second call can only add options:
+    fuse=False after fuse=True or None warns and changes nothing. Modules that were made before are covered too.
 
     Args:
         fuse: None runs attention as one operator wherever that computes the same numbers faster: GATConv, GATv2Conv and
-            TransformerConv of torch_geometric.nn, and what messages write by hand, in evaluation or without dropout. True does so
+            TransformerConv of torch_geometric.nn, and what messages write out, in evaluation or without dropout. True does so
             with dropout too, whose random numbers are then halfgnn's, and always; it runs large EdgeConvs and SchNet's CFConvs on
             ops.edge_network, which keeps nothing per edge; and rows that a program takes itself, by a row of an edge_index, are not
             materialized if they are only combined and summed. False keeps all steps, of which each can be read.
         half: under autocast gather and return messages' sums in autocast's dtype, also those that torch_geometric keeps in fp32:
-            features that no layer has projected, and products with fp32 weights. It halves the memory of such features, and rounds
-            at each of the layers that only propagate (LightGCN, LabelPropagation, CorrectAndSmooth).
-        products: "fp32" makes matrix products of halves on the CPU in fp32 and rounds their results once, if products of that half
-            type are slow on this processor: those of torch.nn.functional.linear, torch.matmul and ``@``, torch.mm and torch.addmm,
-            in the whole process. Under autocast weights are not rounded. None leaves them to PyTorch.
+            features that no layer has projected, and products with fp32 weights. Such features take half the memory, and are
+            rounded at each of the layers that only propagate (LightGCN, LabelPropagation, CorrectAndSmooth).
+        products: "fp32" makes matrix products in half precision on the CPU in fp32 and rounds their results once, if products of
+            that half type are slow on this processor: those of torch.nn.functional.linear, torch.matmul and ``@``, torch.mm and
+            torch.addmm, in the whole process. Under autocast weights are not rounded. None leaves them to PyTorch.
         tile: a cap of the memory of edges: the most edges whose messages exist at a time, their size such as "512MiB", or "auto", a
             quarter of the free memory. Modules whose messages are materialized are run on tiles of destinations, and again in the
             backward, see :func:`halfgnn.tiled`. None runs them at once.

@@ -32,8 +32,8 @@ LIMITS = {
 }
 
 
-FEW_SUMMED = min(LIMITS["message"].known)  # so many values of messages are left to PyG, unless maxima are taken of them
-FEW = FEW_SUMMED // 4  # so many are left to PyG whatever becomes of them
+FEW_SUMMED = min(LIMITS["message"].known)  # so many values of messages fall back to PyG, unless their maxima are taken
+FEW = FEW_SUMMED // 4  # so many fall back to PyG whatever becomes of them
 FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messages of usual width gain
 FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that are PyTorch's
 FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or edge_index that is new, whatever the width

@@ -21,8 +21,8 @@ class ResGatedGraphConv(UpstreamModule, nn.ResGatedGraphConv):
     """Residual gated graph convolution, torch_geometric.nn.ResGatedGraphConv on :func:`halfgnn.ops.gated_sum`.
 
     Another `act` than nn.Sigmoid runs separate operators, which keep tensors of the edges. Edge features add to gates and values:
-    their two projections are kept for the backward. With edge_dim, projections that are more than linear layers (hooks, subclasses)
-    run torch_geometric's forward, which joins features of nodes and edges before them.
+    their two projections are saved for the backward. With edge_dim, projections that are more than linear layers (hooks,
+    subclasses) run torch_geometric's forward, which joins features of nodes and edges before them.
     """
 
     def forward(self, x, edge_index, edge_attr=None):

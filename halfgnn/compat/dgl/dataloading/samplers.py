@@ -177,7 +177,7 @@ class NeighborSampler(BlockSampler):
 
 
 def _same(one: _Key, other: _Key) -> bool:
-    """Whether the graph is the same object, and the weights are the same tensors and have not been written to."""
+    """Whether the graph is the same object, and the weights are the same tensors and have not been modified in place."""
     if one[0] is not other[0] or one[2] != other[2]:
         return False
     return all(a is b for a, b in zip(one[1], other[1]))

@@ -1,1 +1,1 @@
-"""The stand-ins of intercepted functions, by the library whose arguments they take."""
+"""The wrappers of intercepted functions, by the library whose arguments they take."""

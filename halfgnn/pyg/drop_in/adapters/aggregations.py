@@ -1,4 +1,4 @@
-"""Stand-ins for aggregations of torch_geometric.nn.aggr that reduce messages in several ways: all of them in one pass."""
+"""Wrappers of aggregations of torch_geometric.nn.aggr that reduce messages in several ways: all of them in one pass."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def variance(
     """``VarAggregation.forward``, and that of FusedAggregation, which is several aggregations.
 
     What is not reduced in one pass is torch_geometric's difference of means, which are not rounded to half. No mean is divided in
-    half: its sum and its count may overflow.
+    half precision: its sum and its count may overflow.
     """
     if not isinstance(x, Tensor):
         return original(self, x, index, ptr, dim_size, dim)
@@ -77,7 +77,7 @@ def several(
 
 
 def _several(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[Any]) -> list[Tensor] | None:
-    """The reductions (num_nodes, *) of rows x, one for each name; None if they are left to PyG."""
+    """The reductions (num_nodes, *) of rows x, one for each name; None if they fall back to PyG."""
     lazy = expression_of(x)
     if index_reason(plain(index)) is not None or (isinstance(x, Message) and (lazy is None or lazy.edge_dim != 0)):
         return None

@@ -1,4 +1,4 @@
-"""Stand-ins for the forwards of torch_geometric's attention modules, with those of halfgnn.pyg.
+"""Wrappers of the forwards of torch_geometric's attention modules, with those of halfgnn.pyg.
 
 They run on the module's own parameters. Calls that they do not take run PyG's forward, whose messages are then routed one by one.
 """
@@ -129,7 +129,7 @@ def _reason(
     lin_src: Any,
     lin_dst: Any,
 ) -> str | None:
-    """Why a call is left to PyG's forward; None if it is not. Calls for which PyG would raise are left to it too."""
+    """Why a call falls back to PyG's forward; None if it does not. Calls for which PyG would raise fall back too."""
     if return_attention_weights is not None:
         return Reason.RETURN_ATTENTION_WEIGHTS
     if conv.dropout and conv.training and not ON.fuse_all:

@@ -17,7 +17,7 @@ from ....common.caching import is_captured, ordinary_tensors
 from ....common.precision import autocasts
 from ....drop_in.compiled import is_compiled, is_traced_by_dynamo
 from ....drop_in.gate import mode_reason
-from ....drop_in.stand_ins import inline
+from ....drop_in.wrappers import inline
 from ....graphs_by_tensor.edge_index import lacks_loops
 from ....graphs_by_tensor.made_once import copies_made_once
 from ....graphs_by_tensor.store import Topology, known_topology, share_graphs, topology_of

@@ -1,6 +1,6 @@
-"""Stand-ins for the forwards of torch_geometric's networks on edges, with those of halfgnn.pyg: EdgeConv and SchNet's CFConv.
+"""Wrappers of the forwards of torch_geometric's networks on edges, with those of halfgnn.pyg: EdgeConv and SchNet's CFConv.
 
-They keep no row per edge for the backward, which runs the network again. Only fuse=True asks for that: they are faster than the
+They save no row per edge for the backward, which runs the network again. Only fuse=True asks for that: they are faster than the
 drop-in's own steps only in fp32 and on many edges.
 """
 
@@ -53,7 +53,7 @@ def cf_conv(original: Original, self: Any, x: Any, edge_index: Any, edge_weight:
 
 
 def _edge_conv_reason(conv: Any, x: Any, edge_index: Any) -> str | None:
-    """Why a call is left to PyG's forward; None if it is not. Calls for which PyG would raise are left to it too."""
+    """Why a call falls back to PyG's forward; None if it does not. Calls for which PyG would raise fall back too."""
     reading, pair = EdgeConv.reading_of(conv), pair_of(x)
     if reading is None:
         return Reason.NETWORK

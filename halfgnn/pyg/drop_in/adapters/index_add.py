@@ -2,7 +2,8 @@
 
 PyTorch's index_add on the CPU adds one row after the other, and scatter_add sorts the index at every call. Programs that do
 without torch_geometric's scatter call them, mostly in place on zeros. Calls that torch_geometric and PyTorch make are left alone:
-the stand-ins of torch_geometric's functions were asked before. But no index_add of halves on the CPU rounds at every step.
+the wrappers of torch_geometric's functions were asked before. But no index_add of half-precision values on the CPU rounds at every
+step.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 from ....common.caching import ordinary_tensors
 from ....common.precision import HALF
 from ....drop_in.gate import Reason, index_reason, mode_reason
-from ....drop_in.stand_ins import calling_package
+from ....drop_in.wrappers import calling_package
 from .. import thresholds
 from ..accounts import fell_back, routed
 from ..calls import reduced_call
@@ -27,7 +28,7 @@ from .indexing import LEFT_ALONE
 
 Original = Callable[..., Any]
 
-_CALLER = 3  # frames above _reduced: a route, its stand-in, and then the program
+_CALLER = 3  # frames above _reduced: a route, its wrapper, and then the program
 
 
 def index_add(original: Original, input: Any, dim: Any, index: Any, source: Any, **options: Any) -> Any:
@@ -42,7 +43,7 @@ def index_add(original: Original, input: Any, dim: Any, index: Any, source: Any,
 
 
 def _may_repeat(input: Any, dim: Any, index: Any, source: Tensor) -> bool:
-    """Whether an index_add of halves may add several rows to one, on a CPU. Calls that PyTorch refuses are left to it."""
+    """Whether a half-precision index_add may add several rows to one, on a CPU. PyTorch gets the calls that it refuses."""
     return (
         type(input) is Tensor
         and type(source) in (Tensor, Message)
@@ -60,14 +61,14 @@ def _may_repeat(input: Any, dim: Any, index: Any, source: Tensor) -> bool:
 
 
 def _share(input: Tensor, source: Tensor) -> bool:
-    """Whether both may be in the same memory, which PyTorch refuses if one is written to."""
+    """Whether both may be in the same memory, which PyTorch refuses if one is modified in place."""
     return type(source) is Tensor and input.untyped_storage().data_ptr() == source.untyped_storage().data_ptr()
 
 
 def _added_in_half(
     original: Original, input: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1
 ) -> Tensor:
-    """index_add of halves in fp32: of the rows that the index names. Each is rounded once."""
+    """index_add of half-precision values in fp32: of the rows that the index names. Each is rounded once."""
     with ordinary_tensors():
         ids, places = index.long().unique(return_inverse=True)
     try:
@@ -137,7 +138,7 @@ def scattered_by(index: Any) -> Any:
 def _reduced(
     name: str, reduction: str, input: Any, dim: Any, index: Any, src: Any, reason: str | None = None
 ) -> Tensor | None:
-    """The rows of src (E, *) reduced to those of input (N, *) by the index; None if they are left to PyTorch.
+    """The rows of src (E, *) reduced to those of input (N, *) by the index; None if they fall back to PyTorch.
 
     reason: why they are, if the caller knows.
     """

@@ -1,6 +1,6 @@
 """``x[index]`` and ``index_select``: what the drop-in learns from them.
 
-A stand-in of Tensor.__getitem__ runs at every indexing of the process. Where it finds nothing it costs 0.2 microseconds.
+A wrapper of Tensor.__getitem__ runs at every indexing of the process. Where it finds nothing it costs 0.2 microseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ....common.precision import HALF
 from ....drop_in.checkpoint import is_checkpointed
 from ....drop_in.compiled import is_between_graphs, is_compiled, leave_out
 from ....drop_in.gate import Reason, mode_reason
-from ....drop_in.stand_ins import calling_package, inline
+from ....drop_in.wrappers import calling_package, inline
 from ....expressions.propagation import Propagation
 from ....expressions.rows import has_gradient_in_half, in_fp32, rows_in_fp32
 from ....graphs_by_tensor.store import is_known, note_selection
@@ -39,7 +39,7 @@ _INTEGERS = (torch.int64, torch.int32)
 @inline
 def getitem(original: Callable[..., Any]) -> Callable[..., Any]:
     """``Tensor.__getitem__``, which asks whether code is compiled where it may route a call only."""
-    left_alone, between_graphs, half = is_compiled, is_between_graphs, HALF
+    left_alone, between_graphs, half_types = is_compiled, is_between_graphs, HALF
 
     def __getitem__(self: Tensor, index: Any) -> Any:
         kind = type(index)
@@ -53,7 +53,7 @@ def getitem(original: Callable[..., Any]) -> Callable[..., Any]:
             rows = _rows(self, index, 2) if _has_rows(self) else None
             if rows is not None:
                 return rows
-        if self.requires_grad and self.dtype in half and not left_alone():
+        if self.requires_grad and self.dtype in half_types and not left_alone():
             return _taken_in_half(original, self, index)
         return original(self, index)
 
@@ -61,7 +61,7 @@ def getitem(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _taken_in_half(original: Callable[..., Any], x: Tensor, index: Any) -> Any:
-    """x[index] of halves with a gradient, which PyTorch adds up in half on a CPU if rows may be taken twice."""
+    """Half-precision x[index] with a gradient, which PyTorch adds up in half precision on a CPU if rows may repeat."""
     if not has_gradient_in_half(x) or not _has_ids(index):
         return original(x, index)
     if type(index) is list and all(type(i) is int for i in index):
@@ -99,8 +99,8 @@ def _has_ids(index: Any) -> bool:
 
 @inline
 def embedding(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.nn.functional.embedding``, whose gradient PyTorch adds up in half on a CPU."""
-    left_alone, ordinary, half, route = is_compiled, Tensor, HALF, _embedding
+    """``torch.nn.functional.embedding``, whose gradient PyTorch adds up in half precision on a CPU."""
+    left_alone, ordinary, half_types, route = is_compiled, Tensor, HALF, _embedding
 
     def embedding_or_in_half(
         input: Any,
@@ -111,7 +111,7 @@ def embedding(original: Callable[..., Any]) -> Callable[..., Any]:
         scale_grad_by_freq: Any = False,
         sparse: Any = False,
     ) -> Any:
-        if left_alone() or not isinstance(weight, ordinary) or weight.dtype not in half:
+        if left_alone() or not isinstance(weight, ordinary) or weight.dtype not in half_types:
             return original(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         return route(original, input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
 
@@ -128,7 +128,7 @@ def _embedding(
     scale_grad_by_freq: Any,
     sparse: Any,
 ) -> Any:
-    """Of halves. A sparse gradient is not added up."""
+    """Of half-precision values. A sparse gradient is not added up."""
     options = padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse
     if sparse or type(input) is not Tensor or not has_gradient_in_half(weight):
         return original(input, weight, *options)
@@ -174,7 +174,7 @@ def index_select(original: Callable[..., Any], input: Any, dim: Any, index: Any,
 
 
 def _selected_in_half(original: Callable[..., Any], input: Tensor, dim: Any, index: Any) -> Any:
-    """PyTorch's index_select of halves with a gradient, which it may add up in half."""
+    """PyTorch's index_select of half-precision values with a gradient, which it may add up in half precision."""
     has_rows = type(index) is Tensor and isinstance(dim, int) and -input.dim() <= dim < input.dim()
     if not has_rows or not has_gradient_in_half(input):
         return original(input, dim, index)
@@ -207,7 +207,7 @@ def _has_rows(x: Tensor) -> bool:
 
 
 def _rows(x: Tensor, index: Tensor, frames: int) -> Tensor | None:
-    """x[index], if it is not left to PyTorch. frames: those between this one and the program's."""
+    """x[index], if it does not fall back to PyTorch. frames: those between this one and the program's."""
     if x.size(0) == 0:
         return None
     num_values = weighed_rows(x, index.numel())
@@ -222,9 +222,9 @@ def _rows(x: Tensor, index: Tensor, frames: int) -> Tensor | None:
 
 
 def _routed_rows(x: Tensor, index: Tensor, num_values: int, frames: int) -> Tensor:
-    """x[index]. Raises FallBack if it is left to PyTorch."""
+    """x[index]. Raises FallBack if it falls back to PyTorch."""
     size = Size(num_values, has_gradient(x))
-    # PyTorch adds up gradients of halves in half: their first uses are routed too.
+    # PyTorch adds up half-precision gradients in half precision: their first uses are routed too.
     if x.dim() != 3 and not has_gradient_in_half(x) and size.is_first_use(index, current_edges()):
         raise FallBack(Reason.FIRST_USE_OF_INDEX)
     require(eager_reason(x, index))

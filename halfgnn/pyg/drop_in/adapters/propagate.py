@@ -10,8 +10,8 @@ from torch_geometric.nn import aggr
 
 from ....drop_in.compiled import is_compiled
 from ....drop_in.gate import Reason, mode_reason
-from ....drop_in.stand_ins import Route as Original
-from ....drop_in.stand_ins import inline
+from ....drop_in.wrappers import Route as Original
+from ....drop_in.wrappers import inline
 from ....expressions.propagation import Propagation
 from ....expressions.rows import gathered_rows
 from .. import thresholds
@@ -98,7 +98,7 @@ def _gathered(conv: Any, src: Tensor, index: Tensor, size: Size) -> Tensor:
 
 
 def _side_of(conv: Any, src: Tensor, index: Tensor, propagation: Propagation) -> int:
-    """The row of edge_index by which features are gathered. Raises FallBack if they are left to PyG."""
+    """The row of edge_index by which features are gathered. Raises FallBack if they fall back to PyG."""
     require(propagation.refusal)
     dim, rank = conv.node_dim, src.dim()
     if not -rank <= dim < rank:

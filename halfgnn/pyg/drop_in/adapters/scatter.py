@@ -6,8 +6,8 @@ from torch import Tensor
 
 from ....drop_in.compiled import is_compiled, is_traced_by_dynamo
 from ....drop_in.gate import Reason
-from ....drop_in.stand_ins import Route as Original
-from ....drop_in.stand_ins import inline
+from ....drop_in.wrappers import Route as Original
+from ....drop_in.wrappers import inline
 from ....expressions.rows import FEW_INDEXED, adds_in_half, are_plain_rows, as_int64, in_fp32
 from ..accounts import fell_back, routed
 from ..calls import REDUCES, reduced_call
@@ -73,7 +73,7 @@ def _of_few(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: 
 
 
 def _left(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
-    """PyG's own reduction. Its sum and its count of halves are halves, of which a mean may overflow."""
+    """PyG's own reduction. Its sum and its count are in half precision, so a mean may overflow."""
     index = as_int64(index)
     if reduce == "mean" and adds_in_half(src):
         return in_fp32("scatter", lambda x: original(x, index, dim, dim_size, reduce), src)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ....common.fake import register_fake, unknown_size
 from ....drop_in.compiled import is_traced_by_dynamo
-from ....drop_in.stand_ins import Route as Original
-from ....drop_in.stand_ins import inline
+from ....drop_in.wrappers import Route as Original
+from ....drop_in.wrappers import inline
 from ....graphs_by_tensor.edge_index import library
 
 library.define("num_groups(Tensor index) -> SymInt")

@@ -1,4 +1,4 @@
-"""The stand-in for torch_geometric's softmax: over the edges that share a node."""
+"""The wrapper of torch_geometric's softmax: over the edges that share a node."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ....common.precision import without_autocast
 from ....drop_in.checkpoint import is_checkpointed
 from ....drop_in.compiled import is_compiled
 from ....drop_in.gate import Reason, index_reason, mode_reason
-from ....drop_in.stand_ins import Route as Original
-from ....drop_in.stand_ins import inline
+from ....drop_in.wrappers import Route as Original
+from ....drop_in.wrappers import inline
 from ....expressions.attention import is_exp_wide, softmax_of
 from ....expressions.expression import strides_like
 from ....expressions.rows import FEW_INDEXED, adds_in_half, are_plain_rows, as_int64, in_fp32

@@ -1,4 +1,4 @@
-"""Stand-ins for products of a sparse matrix and features: utils.spmm of torch.sparse matrices, and EdgeIndex.matmul."""
+"""Wrappers of products of a sparse matrix and features: utils.spmm of torch.sparse matrices, and EdgeIndex.matmul."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ....common.compat import is_exporting
 from ....common.precision import without_autocast
 from ....drop_in.compiled import is_compiled, leave_out, skip_frames
 from ....drop_in.gate import Reason, index_reason, mode_reason, operands_reason
-from ....drop_in.stand_ins import inline
+from ....drop_in.wrappers import inline
 from ....expressions.propagation import Propagation
 from ....expressions.rows import adds_in_half, in_fp32
 from ....graph import Graph
@@ -85,7 +85,7 @@ def _spmm(original: Original, src: Any, other: Any, reduce: str) -> Any:
         if is_in_coo and mode_reason(may_be_watched=True) is None:
             return in_fp32("spmm", lambda x: original(src.to(torch.float32), x, reduce), other)
         return original(src, other, reduce)
-    # torch.sparse.mm is a product, which autocast makes in half; its reductions on the CPU are not.
+    # torch.sparse.mm is a product, which autocast makes in half precision; its reductions on the CPU are not.
     is_product = reduce in ("sum", "add") or (reduce == "mean" and (other.is_cuda or src.layout == torch.sparse_csc))
     return _product(graph_of_matrix(src), other, values, reduce, is_product)
 
@@ -117,7 +117,7 @@ def _num_values(matrix: Tensor, x: Tensor) -> int:
 
 
 def _is_in_half(matrix: Tensor, x: Any) -> bool:
-    """Whether PyTorch would add the product up in half, as it does of a matrix in COO layout, or has no operator for it."""
+    """Whether PyTorch would add the product up in half precision, as in COO layout, or has no operator for it."""
     return isinstance(x, Tensor) and adds_in_half(x) and matrix.dtype is x.dtype
 
 

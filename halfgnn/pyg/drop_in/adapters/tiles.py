@@ -8,8 +8,8 @@ from typing import Any
 from torch_geometric.nn import MessagePassing
 
 from ....drop_in.gate import Reason
-from ....drop_in.stand_ins import Bindings, stand_in
-from ....drop_in.stand_ins import Route as Original
+from ....drop_in.wrappers import Bindings, wrapper
+from ....drop_in.wrappers import Route as Original
 from ..accounts import fell_back, routed
 from ..gate import FallBack
 from ..options import ON
@@ -79,7 +79,7 @@ def _bind(owner: type) -> None:
     for name, adapter in _METHODS.items():
         method = vars(owner).get(name)
         if _is_generated(owner, method) and not hasattr(method, "__halfgnn_tile__"):
-            new = stand_in(method, adapter)
+            new = wrapper(method, adapter)
             new.__halfgnn_tile__ = True
             _bindings.bind(owner, name, new)
 

@@ -1,8 +1,8 @@
 """What torch_geometric makes of an edge_index alone, in compiled code: operators, because it asks how many self-loops there are, at
 which torch.compile breaks its graph. They find what is cached with the edge_index when the code runs.
 
-They have a result `key`, the same edge_index for operators of halfgnn alone: code of Inductor may have written to what it reads, of
-which nothing is known any more.
+They have a result `key`, the same edge_index for operators of halfgnn alone: code of Inductor may have modified what it reads in
+place, of which nothing is known any more.
 """
 
 from __future__ import annotations

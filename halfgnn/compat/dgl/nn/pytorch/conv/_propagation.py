@@ -28,7 +28,7 @@ def checked_homograph(graph: Any, feat: Any, allow_zero_in_degree: bool = True, 
 class Propagation:
     """x -> D^-1/2 A D^-1/2 x; with edge weights, which are normalised alike, x -> A_w x.
 
-    D has the in-degrees, those of zero being one. Sums of halves are scaled in fp32 before they are rounded.
+    D has the in-degrees, those of zero being one. Sums of half-precision values are scaled in fp32 before they are rounded.
 
     Args:
         edge_weight: (E,) or None.

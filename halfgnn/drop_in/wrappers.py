@@ -1,4 +1,4 @@
-"""Names of another library that are bound to stand-ins, and restored."""
+"""Names of another library that are bound to wrappers, and restored."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ class Bindings:
     """Attributes that were bound to something else, and what they were bound to."""
 
     def __init__(self) -> None:
-        self._bound: list[tuple[Any, str, Any, Any]] = []  # (owner, name, original, stand-in)
+        self._bound: list[tuple[Any, str, Any, Any]] = []  # (owner, name, original, wrapper)
         self._inherited: set[tuple[Any, str]] = set()  # (owner, name): of another class
         self._is_on = False
 
     def __bool__(self) -> bool:
         return self._is_on
 
-    def bind(self, owner: Any, name: str, stand_in: Any) -> None:
+    def bind(self, owner: Any, name: str, wrapper: Any) -> None:
         if not self._is_on:
             self._bound, self._is_on = [], True
-        self._bound.append((owner, name, getattr(owner, name), stand_in))
+        self._bound.append((owner, name, getattr(owner, name), wrapper))
         if isinstance(owner, type) and name not in vars(owner):
             self._inherited.add((owner, name))
-        _set(owner, name, stand_in)
+        _set(owner, name, wrapper)
 
     def bind_again(self) -> bool:
         """Binds what was restored last, but names that have another value by now. Returns False if nothing was restored."""
-        for owner, name, original, stand_in in self._bound:
+        for owner, name, original, wrapper in self._bound:
             if getattr(owner, name, None) is original:
-                _set(owner, name, stand_in)
+                _set(owner, name, wrapper)
         self._is_on = bool(self._bound)
         return self._is_on
 
     def restore(self) -> None:
-        for owner, name, original, stand_in in reversed(self._bound):
-            if getattr(owner, name, None) is not stand_in:
+        for owner, name, original, wrapper in reversed(self._bound):
+            if getattr(owner, name, None) is not wrapper:
                 continue
             if (owner, name) in self._inherited:
                 delattr(owner, name)
@@ -71,22 +71,22 @@ def _keep_slots(owner: Any, name: str) -> None:
 # ---- functions under all their names -------------------------------------------------------------------------------------------
 
 
-_stand_ins: dict[tuple[Any, Route], Any] = {}
+_wrappers: dict[tuple[Any, Route], Any] = {}
 
 
-def stand_in(original: Any, route: Route) -> Any:
+def wrapper(original: Any, route: Route) -> Any:
     """A function that calls route(original, ...), and that TorchScript reads as the original: its source and its globals.
 
     There is one for the life of the process. torch.compile guards code by the functions that it calls, and a drop-in that is turned
     on and off would else compile it again each time. The original is called alone in what torch.compile makes.
     """
     key = original, route
-    if key not in _stand_ins:
-        _stand_ins[key] = _new_stand_in(original, route)
-    return _stand_ins[key]
+    if key not in _wrappers:
+        _wrappers[key] = _new_wrapper(original, route)
+    return _wrappers[key]
 
 
-def _new_stand_in(original: Any, route: Route) -> Any:
+def _new_wrapper(original: Any, route: Route) -> Any:
     left_alone = is_compiled
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -107,9 +107,9 @@ def _new_stand_in(original: Any, route: Route) -> Any:
 
 
 def inline(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Marks a route that makes the stand-in of an original itself, for calls of a microsecond: it has a frame less.
+    """Marks a route that makes the wrapper of an original itself, for calls of a microsecond: it has a frame less.
 
-    The stand-in must not read globals: it gets those of the original. It asks is_compiled() of .compiled before it does anything
+    The wrapper must not read globals: it gets those of the original. It asks is_compiled() of .compiled before it does anything
     else.
     """
     make.is_inline = True  # type: ignore[attr-defined]
@@ -132,17 +132,17 @@ def calling_package(frames: int) -> str:
 class Functions:
     """Functions that are replaced under every name that any module has for them.
 
-    A function has one stand-in for the life of the process.
+    A function has one wrapper for the life of the process.
 
     Args:
-        routes: module, name, and what the stand-in calls.
+        routes: module, name, and what the wrapper calls.
     """
 
     _all: ClassVar[list[Functions]] = []
 
     def __init__(self, routes: list[tuple[str, str, Route]]) -> None:
         self._routes = routes
-        self._pairs: dict[int, tuple[Any, Any]] = {}  # id of an original -> (it, its stand-in)
+        self._pairs: dict[int, tuple[Any, Any]] = {}  # id of an original -> (it, its wrapper)
         self._all.append(self)
 
     def bind(self, bindings: Bindings) -> None:
@@ -159,7 +159,7 @@ class Functions:
         pairs = {}
         for module, name, route in self._routes:
             original = getattr(importlib.import_module(module), name)
-            pairs[id(original)] = self._pairs.setdefault(id(original), (original, stand_in(original, route)))
+            pairs[id(original)] = self._pairs.setdefault(id(original), (original, wrapper(original, route)))
         NAMES.want({id(function): function for pair in pairs.values() for function in pair})
         return pairs
 
