@@ -169,7 +169,7 @@ $(VENV)/test: requirements/test.txt $(VENV)/demo
 
 ## make docs   builds docs/ and the API's reference as a site, in build/docs/site
 docs: build/docs/env
-	NO_MKDOCS_2_WARNING=1 build/docs/env/bin/mkdocs build --quiet --site-dir build/docs/site
+	NO_MKDOCS_2_WARNING=1 build/docs/env/bin/mkdocs build --strict --site-dir build/docs/site
 
 build/docs/env: requirements/docs.txt
 	$(PYTHON) -m venv $@

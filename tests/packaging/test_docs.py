@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 import re
@@ -132,6 +133,7 @@ model = ops.copy_u_sum
 }
 NEEDS = {
     "README.md": "torch_geometric",
+    "docs/index.md": "torch_geometric",
     "docs/compiled.md": "torch_geometric",
     "docs/distributed.md": "torch_geometric",
     "docs/nn.md": "dgl",
@@ -209,9 +211,20 @@ def test_links_and_files_exist(page):
         linked = page if not file else page.parent / file
         if not linked.exists() or (anchor and anchor not in anchors(linked)):
             wrong.append(target)
-    folders = "benchmarks|csrc|docs|examples|halfgnn|requirements|tests"
+    folders = "benchmarks|csrc|docs|examples|findings|halfgnn|laboratory|requirements|tests"
     files = re.findall(rf"`((?:{folders})/[\w/.-]+\.\w+)`", text)
     assert [*wrong, *(file for file in files if not (ROOT / file).exists() and "_C." not in file)] == []
+
+
+@pytest.mark.parametrize("name", ["nn", "pyg", "dgl", "compat", "dataloading", "distributed", "padding"])
+def test_reference_has_every_public_name(name):
+    if name == "pyg":
+        pytest.importorskip("torch_geometric")
+    public = set(importlib.import_module(f"halfgnn.{name}").__all__)
+    text = (ROOT / "docs" / "api.md").read_text()
+    listed = re.search(rf"^::: halfgnn\.{name}\n    options:\n      members: \[([^\]]*)\]", text, re.MULTILINE)
+    others = re.findall(rf"^::: halfgnn\.{name}\.[\w.]*?(\w+)$", text, re.MULTILINE)
+    assert {*listed.group(1).replace(",", " ").split(), *others} == public
 
 
 def anchors(page: Path) -> set[str]:
