@@ -36,6 +36,22 @@ from halfgnn import ops
 ids = torch.arange(6)
 g = halfgnn.Graph.from_edges(ids, ids.roll(1), num_src=6, num_dst=6)
 """
+# The names of docs/migrating.md.
+MIGRATING = """
+import torch
+N, E = 40, 200
+src, dst = torch.randint(N, (2, E))
+edge_index = torch.stack([src, dst])
+x, w, e, layers = torch.randn(N, 64), torch.rand(E, 1), torch.randn(E, 64), [torch.nn.Linear(64, 64) for _ in range(3)]
+"""
+MIGRATING_ROWS = """
+import dgl, dgl.function as fn, halfgnn
+from halfgnn import ops
+from halfgnn.compat.torch_scatter import scatter, scatter_softmax, segment_csr
+g, graph = halfgnn.Graph.from_edges(src, dst, num_src=N, num_dst=N), dgl.graph((src, dst), num_nodes=N)
+q, k, score, value, offsets = x, x + 1, w, e, torch.tensor([0, 50, 200])
+a = torch.sparse_coo_tensor(torch.stack([dst, src]), w[:, 0], (N, N))
+"""
 # What comes before a block: what it takes from the reader's program. Further blocks of a page go on where the one before ended.
 PRELUDES = {
     ("docs/minibatches.md", 0): """
@@ -105,6 +121,8 @@ g, network = DistGraph.load("parts"), Network()
 optimizer = torch.optim.Adam(network.parameters())
 """,
     ("docs/distributed.md", 4): "dist.destroy_process_group()",
+    ("docs/migrating.md", 0): "import torch",
+    ("docs/migrating.md", 1): MIGRATING,
     ("docs/nn.md", 0): "import dgl.nn, halfgnn.nn; dgl_conv = dgl.nn.GATConv(64, 32, 4)",
     ("docs/operators.md", 0): GRAPH
     + """
@@ -136,6 +154,7 @@ NEEDS = {
     "docs/index.md": "torch_geometric",
     "docs/compiled.md": "torch_geometric",
     "docs/distributed.md": "torch_geometric",
+    "docs/migrating.md": "dgl torch_geometric",
     "docs/nn.md": "dgl",
     "docs/pyg.md": "torch_geometric",
 }
@@ -151,8 +170,8 @@ def runnable(code: str) -> str:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=name_of)
 def test_blocks_run(page, tmp_path, monkeypatch):
-    if name_of(page) in NEEDS:
-        pytest.importorskip(NEEDS[name_of(page)])
+    for name in NEEDS.get(name_of(page), "").split():
+        pytest.importorskip(name)
     monkeypatch.chdir(tmp_path)
     # Eager code of compiled functions: the pages' claims about compilers have tests of their own, which take longer.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
@@ -162,8 +181,29 @@ def test_blocks_run(page, tmp_path, monkeypatch):
             exec(PRELUDES.get((name_of(page), number), ""), namespace)
             exec(compile(runnable(code), f"{page.name}, block {number}", "exec"), namespace)
     finally:
-        if "patch()" in page.read_text() and "halfgnn" in namespace:
-            namespace["halfgnn"].pyg.unpatch()
+        for library in (part for part in ("pyg", "dgl") if f"halfgnn.{part}.patch()" in page.read_text()):
+            if hasattr(namespace.get("halfgnn"), library):
+                getattr(namespace["halfgnn"], library).unpatch()
+
+
+def test_lines_before_and_after_a_move_agree():
+    """Those of docs/migrating.md: its tables, and blocks that assign `out` before and after."""
+    for name in NEEDS["docs/migrating.md"].split():
+        pytest.importorskip(name)
+    text, names = (ROOT / "docs" / "migrating.md").read_text(), {}
+    exec(MIGRATING + MIGRATING_ROWS, names)
+    rows = re.findall(r"^\| `([^`]+\))`[^|]*\| `([^`]+\))`[^|]*\|$", text, re.MULTILINE)
+    pairs = [(eval(before, names), eval(after, names)) for before, after in rows]
+    for code in BLOCK.findall(text):
+        before, _, after = code.rpartition("\n\n")
+        if "# before" in before and "# after" in after and "\nout = " in before:
+            exec(before, names)
+            first = names["out"]
+            exec(after, names)
+            pairs.append((first, names["out"]))
+    assert len(pairs) == 14
+    for first, second in pairs:
+        torch.testing.assert_close(second, first)
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------------------
