@@ -25,6 +25,7 @@ Environment variables:
 
 from __future__ import annotations
 
+import difflib
 import email
 import itertools
 import json
@@ -60,6 +61,16 @@ NO_TORCH = """halfgnn is compiled against the installed torch, but this build se
 By default pip builds in a separate environment without it. Install torch if you have not, and then type
 
     pip install setuptools wheel ninja && pip install --no-build-isolation {sources}"""
+# Settings that a build does not read, and the beginnings of those of tests.
+NOT_OF_BUILDS = (
+    "HALFGNN_COMMIT",
+    "HALFGNN_CPU",
+    "HALFGNN_DATA",
+    "HALFGNN_HIDDEN",
+    "HALFGNN_LIBRARY",
+    "HALFGNN_TENSOR_CORES",
+)
+OF_TESTS = ("HALFGNN_SIMT", "HALFGNN_TEST_")
 # Of each: major version of CUDA, and the first torch whose wheels on PyPI are for it.
 FOR_GPUS = {"halfgnn-cu13": ("13", (2, 11))}
 # AddressSanitizer checks accesses, so UndefinedBehaviorSanitizer need not. vptr would need PyTorch's type information.
@@ -181,6 +192,11 @@ def check_settings():
         value = os.environ.get(name)
         if value and value not in values:
             raise SystemExit(f"{name} is {value}; expected {' or '.join(values)}, or no value")
+    names = (*known, "HALFGNN_ABI", "HALFGNN_DISTRIBUTION", *NOT_OF_BUILDS)
+    for name in sorted(os.environ):
+        if name.startswith("HALFGNN_") and name not in names and not name.startswith(OF_TESTS):
+            near = difflib.get_close_matches(name, names, 1, cutoff=0.9)
+            raise SystemExit(f"{name} is no setting of halfgnn{f'; did you mean {near[0]}?' if near else ''}")
 
 
 def cuda_home(torch, is_cpu_only):

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,6 +20,13 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _NAMED = os.environ.get("HALFGNN_LIBRARY")
 _PATH = _NAMED or os.path.join(_FOLDER, "_C.so")
 _OLDEST_STABLE = "2.10"  # the first torch that a library by the stable ABI fits
+
+
+def check_settings(environment: Mapping[str, str]) -> None:
+    """Raises ImportError for a value that kernels would take for another one."""
+    value = environment.get("HALFGNN_TENSOR_CORES", "")
+    if value not in ("", "0", "1"):
+        raise ImportError(f"HALFGNN_TENSOR_CORES is {value}; expected 0 or 1, or no value")
 
 
 def _built_for(library: str) -> dict[str, Any] | None:
@@ -129,6 +137,7 @@ def _why_missing() -> str:
 
 def _load() -> dict[str, Any]:
     """Loads the library. Returns the facts that setup.py wrote beside it, {} if something else built it."""
+    check_settings(os.environ)
     if not os.path.exists(_PATH):
         raise ImportError(_why_missing())
     built = _built_for(_PATH)

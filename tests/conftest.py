@@ -12,6 +12,8 @@ import torch
 from tests import support
 from tests.sample import keep, sample
 
+support.check_settings(os.environ)
+
 
 @pytest.fixture(autouse=True)
 def _seed():

@@ -16,12 +16,23 @@ from __future__ import annotations
 import functools
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pytest
 import torch
 
 import halfgnn
 from halfgnn import reference
+
+
+def check_settings(environment: Mapping[str, str]) -> None:
+    """Raises pytest.UsageError for a value that would be taken for another one."""
+    if (value := environment.get("HALFGNN_TEST_ALL", "")) not in ("", "1"):
+        raise pytest.UsageError(f"HALFGNN_TEST_ALL is {value}; expected 1, or no value")
+    if (value := environment.get("HALFGNN_TEST_DEVICES", "cpu")) not in ("cpu", "cuda", "cpu,cuda"):
+        raise pytest.UsageError(f"HALFGNN_TEST_DEVICES is {value}; expected cpu, cuda or both, or no value")
+
 
 # HALFGNN_TEST_DEVICES=cuda runs every test that takes a device only on these devices.
 DEVICES = os.environ.get("HALFGNN_TEST_DEVICES", "cpu,cuda" if torch.cuda.is_available() else "cpu").split(",")

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from halfgnn import _library
+from tests import support
 
 ROOT = Path(__file__).resolve().parents[2]
 MINOR = ".".join(torch.__version__.split(".")[:2])
@@ -331,6 +332,29 @@ def test_misspelt_settings_start_no_build(name, value, expected):
     result = python("setup.py", "-q", "build_ext", **{name: value})
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert re.search(f"^{name} is {value}; expected {expected}", result.stderr, re.MULTILINE)
+
+
+def test_unknown_settings_start_no_build():
+    result = python("setup.py", "-q", "build_ext", HALFGNN_CUDAS="1")
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert result.stderr.endswith("\nHALFGNN_CUDAS is no setting of halfgnn; did you mean HALFGNN_CUDA?\n")
+
+
+@pytest.mark.parametrize("value", ["2", "yes"])
+def test_unknown_choice_of_tensor_cores_is_refused(value):
+    with pytest.raises(ImportError, match=f"^HALFGNN_TENSOR_CORES is {value}; expected 0 or 1, or no value"):
+        _library.check_settings({"HALFGNN_TENSOR_CORES": value})
+    assert all(_library.check_settings(known) is None for known in ({}, {"HALFGNN_TENSOR_CORES": "0"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [("HALFGNN_TEST_ALL", "0", "1"), ("HALFGNN_TEST_DEVICES", "gpu", "cpu, cuda or both")],
+)
+def test_unknown_settings_of_tests_are_refused(name, value, expected):
+    with pytest.raises(pytest.UsageError, match=f"^{name} is {value}; expected {expected}, or no value"):
+        support.check_settings({name: value})
+    support.check_settings({"HALFGNN_TEST_ALL": "1", "HALFGNN_TEST_DEVICES": "cpu,cuda"})
 
 
 def test_source_distribution_without_torch_says_what_to_type(tmp_path):
