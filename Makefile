@@ -35,18 +35,19 @@ demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
 
 # 1 if the CUDA back end has to be compiled and checked.
-CUDA_HALF := $(if $(ALL),1,$(shell $(PYTHON) tests/checked.py cuda))
+WITH_CUDA := $(if $(ALL),1,$(shell $(PYTHON) tests/checked.py cuda))
 # A library that was built without it is then not enough.
-ifeq ($(CUDA_HALF)$(shell grep -so HALFGNN_CUDA=0 halfgnn/_C.json),1HALFGNN_CUDA=0)
+ifeq ($(WITH_CUDA)$(shell grep -so HALFGNN_CUDA=0 halfgnn/_C.json),1HALFGNN_CUDA=0)
 .PHONY: halfgnn/_C.so
 endif
 
 ## make test   builds, checks style and types, runs every test, those of more than 60 cases on a sample. The CUDA back end, its
 ##             simulator and its machine code are compiled and checked if they have changed since that was done last
-##             (tests/checked.py), or on a machine with a GPU. So are the instructions of the CPU kernels
-test: check halfgnn/_C.so $(if $(filter 1,$(CUDA_HALF)),simulator)
+##             (tests/checked.py), or on a machine with a GPU; WITH_CUDA=0 leaves them out. So are the instructions of
+##             the CPU kernels
+test: check halfgnn/_C.so $(if $(filter 1,$(WITH_CUDA)),simulator)
 	$(if $(ALL),HALFGNN_TEST_ALL=1) $(PY) -m pytest -q -n $(JOBS) --dist worksteal tests laboratory
-ifeq ($(CUDA_HALF),1)
+ifeq ($(WITH_CUDA),1)
 	$(PY) laboratory/simt/run.py --jobs $(JOBS) --fail-under 98
 else
 	@echo "The CUDA back end has not changed since it was compiled and checked: make test-all does it again."
@@ -142,7 +143,7 @@ build/fuzz/halfgnn/_C.so: $(SOURCES) $(VENV)/build
 halfgnn/_C.so: $(SOURCES) $(VENV)/build
 	@mkdir -p build
 	@echo "compiling halfgnn (a few minutes; log: build/build.log)"
-	@$(if $(filter 0,$(CUDA_HALF)),HALFGNN_CUDA=$${HALFGNN_CUDA:-0}) TORCH_CUDA_ARCH_LIST="$(TORCH_CUDA_ARCH_LIST)" $(PY) \
+	@$(if $(filter 0,$(WITH_CUDA)),HALFGNN_CUDA=$${HALFGNN_CUDA:-0}) TORCH_CUDA_ARCH_LIST="$(TORCH_CUDA_ARCH_LIST)" $(PY) \
 	    setup.py build_ext --inplace > build/build.log 2>&1 || { tail -n 60 build/build.log; exit 1; }
 	touch $@
 
