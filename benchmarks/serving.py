@@ -70,7 +70,7 @@ class ServingRow:
 
 
 def fresh(request: Request) -> Request:
-    """The request in tensors of its own, as a server receives it: nothing is kept with them."""
+    """The request in tensors of its own, as a server receives it: nothing is stored with them."""
     return tuple(part.clone() for part in request)
 
 

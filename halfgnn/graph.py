@@ -221,7 +221,7 @@ class Graph(Caching):
     def from_dgl(cls, g, etype=None, *, max_in_degree: Bound = None, max_out_degree: Bound = None) -> Graph:
         """From a DGLGraph, a block, or one edge type of a heterograph. CSC and CSR are not copied. Edge data keeps its order.
 
-        The Graph is kept with g: the same one is returned again. Hints hold for it from then on (see :meth:`from_edges`).
+        The Graph is cached with g: the same one is returned again. Hints hold for it from then on (see :meth:`from_edges`).
         """
         graph = cls._of_dgl(g, etype)
         if max_in_degree is not None or max_out_degree is not None:
@@ -254,7 +254,7 @@ class Graph(Caching):
 
     @classmethod
     def _from_dgl_index(cls, gidx: Any, etype: int) -> Graph:
-        """From one relation of a DGL graph index. It is made once and kept with that relation's own index."""
+        """From one relation of a DGL graph index. It is computed once and cached with that relation's own index."""
         relation = dgl_index.relation_index(gidx, etype)
         graph = relation.__dict__.get(_GRAPH)
         if graph is None:

@@ -31,7 +31,7 @@ GraphLike = Graph | HeteroGraphLike  # what operators and other modules take: a 
 
 
 def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph") -> Graph:
-    """The Graph itself, or that of a DGLGraph (made once and kept with it), of a Block, or of a HeteroGraph's only relation."""
+    """The Graph itself, or that of a DGLGraph (cached with it), of a Block, or of a HeteroGraph's only relation."""
     if isinstance(g, Graph):
         return g
     if hasattr(g, "__halfgnn_graph__"):
@@ -70,7 +70,7 @@ def _remedy(g, name: str) -> str:
 
 
 def as_heterograph(g, name: str = "g") -> HeteroGraph:
-    """The HeteroGraph itself, or that of a DGLGraph (kept with it) or Block."""
+    """The HeteroGraph itself, or that of a DGLGraph (cached with it) or Block."""
     g = g.__halfgnn_graph__() if hasattr(g, "__halfgnn_graph__") else g
     if isinstance(g, HeteroGraph):
         return g

@@ -202,7 +202,7 @@ class HeteroGraph:
         return _ordered(self.canonical_etypes)
 
     def stack(self, etypes: tuple[EdgeType, ...] | None = None) -> Stack:
-        """The relations of `etypes`, by default all, in one Graph. It is made at its first use and kept.
+        """The relations of `etypes`, by default all, in one Graph. It is built at its first use and cached.
 
         A stack that is made on the CPU is compact. On a GPU it is not, because the device would have to be asked how many sources a
         relation reads.

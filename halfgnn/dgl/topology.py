@@ -1,4 +1,4 @@
-"""What the wrappers need of a DGL graph index. It is made once and kept on the index, as :mod:`halfgnn.dgl_index` says."""
+"""What the wrappers need of a DGL graph index. It is computed once and cached on the index, as :mod:`halfgnn.dgl_index` says."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def union_topology(gidx: Any, etypes: list[int], side: int) -> Topology:
 def graph_from_dgl(g: Any, etype: str | tuple[str, str, str] | None = None) -> Graph:
     """The topology of a DGL graph, a block, or one edge type of a heterograph.
 
-    It shares memory with DGL's own CSC (and CSR, if DGL has made one) and is kept with the graph, so a second call is cheap. A
+    It shares memory with DGL's own CSC (and CSR, if DGL has made one) and is cached with the graph, so a second call is cheap. A
     DGLGraph that has changed is converted again. Edge data keeps DGL's order.
 
     Args:
@@ -125,7 +125,7 @@ def graph_from_dgl(g: Any, etype: str | tuple[str, str, str] | None = None) -> G
 
 
 def heterograph_from_dgl(g: Any) -> HeteroGraph:
-    """All relations of a DGL graph or block. The HeteroGraph is kept with it, as in :func:`graph_from_dgl`.
+    """All relations of a DGL graph or block. The HeteroGraph is cached with it, as in :func:`graph_from_dgl`.
 
     Raises:
         TypeError: `g` is not a DGLGraph.

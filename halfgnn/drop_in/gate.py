@@ -151,7 +151,7 @@ def mode_reason(may_be_watched: bool = False) -> str | None:
     """Why the code that runs now is not an eager call on its data.
 
     may_be_watched: whether a mode may see the operators that run, if it calls each as it is. It must see the same ones at every
-    call: what is kept is made under :func:`.kept.ordinary_tensors`.
+    call: what is kept is made under :func:`.caching.ordinary_tensors`.
     """
     if torch._C._are_functorch_transforms_active():
         return Reason.FUNCTORCH

@@ -117,7 +117,7 @@ class Expression:
 
 
 class Cache:
-    """What is kept with an expression once it is materialized, and with the same expression without gradients.
+    """What is cached with an expression once it is materialized, and with the same expression without gradients.
 
     values: its values, with their history. is_shared: whether what the expression is a part of reads them, and does not compute
     them again. is_observed: whether somebody waits for their gradient, which then has to pass through them. is_split: whether it

@@ -446,7 +446,7 @@ def _applied(x: Op, values: Tensor) -> Tensor:
 
 
 def materialize(x: Expression) -> Tensor:
-    """The values with their history, which are kept with the expression."""
+    """The values with their history, which are cached with the expression."""
     known = x.materialized_values()
     if known is not None:
         return known

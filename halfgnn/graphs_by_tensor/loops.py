@@ -40,7 +40,7 @@ class WithSelfLoops:
 
     @property
     def without(self) -> Graph:
-        """The graph without any self-loop. It is made at its first use and kept."""
+        """The graph without any self-loop. It is built at its first use and cached."""
         g = self._without
         if g is None:
             src, dst = self._edges

@@ -7,7 +7,7 @@
     conv = GATConv(64, 32, heads=4)
     out = conv(x, edge_index)
 
-edge_index is PyG's (2, E) tensor. Its graph is kept with it while the tensor lives and is not modified in place (see
+edge_index is PyG's (2, E) tensor. Its graph is cached with it while the tensor lives and is not modified in place (see
 :func:`graph_of`), so edges are sorted once. Writes that PyTorch does not count, for example through NumPy, are not noticed. A
 :class:`halfgnn.Graph` may take the place of edge_index; :class:`ToGraph` makes those of mini-batches. Calls whose messages must
 exist, because they are explained, hooked or changed by a subclass, run torch_geometric's own forward; :func:`stats` counts them.

@@ -49,7 +49,7 @@ def zero_initializer(shape: Any, dtype: torch.dtype, ctx: Any, id_range: slice |
 class Column:
     """One feature of every row: a tensor, and what is to be done to it when it is read.
 
-    A column of a subgraph takes its rows, and one of a moved graph changes the device, when ``data`` is read. The result is kept.
+    A column of a subgraph takes its rows, and one of a moved graph changes the device, when ``data`` is read. The result is cached.
     A column is not changed otherwise, so graphs share columns.
     """
 

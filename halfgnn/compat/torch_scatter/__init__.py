@@ -1,8 +1,8 @@
 """torch_scatter's interface: reductions by an index and of segments, on halfgnn's operators.
 
-All are deterministic. Sums of fp16 and bf16 are fp32 and rounded once. What is made of an index to sort it is kept with the index
-while that lives and is not modified in place; writes that PyTorch does not count, through NumPy or ``.data``, go unnoticed. Scripts
-of torch.jit.script call these functions in Python, so torch.jit.save refuses them.
+All are deterministic. Sums of fp16 and bf16 are fp32 and rounded once. What is derived from an index to sort it is cached with the
+index while that lives and is not modified in place; writes that PyTorch does not count, through NumPy or ``.data``, go unnoticed.
+Scripts of torch.jit.script call these functions in Python, so torch.jit.save refuses them.
 """
 
 from .composite import scatter_log_softmax, scatter_logsumexp, scatter_softmax, scatter_std

@@ -31,7 +31,7 @@ def get_layout(layout: str | None = None) -> str:
 
 
 class Structure:
-    """What is kept with the structure of a matrix, whatever its values are. Storages of one structure share it."""
+    """What is cached with the structure of a matrix, whatever its values are. Storages of one structure share it."""
 
     def __init__(self) -> None:
         self.graph: Graph | None = None

@@ -61,7 +61,7 @@ def plain(index: Any) -> Any:
 
 
 def owner_of(index: Any) -> tuple[Propagation, int] | None:
-    """(propagation, row) of an index that is a row of the last call's edge_index, or of another whose graph is kept."""
+    """(propagation, row) of an index that is a row of the last call's edge_index, or of another whose graph is cached."""
     index = plain(index)
     for propagation in _candidates(index):
         row = propagation.row_of(index)

@@ -56,7 +56,7 @@ def are_weights(x: Any) -> bool:
 
 
 def _edges_of(edge_type: Tensor) -> Tensor:
-    """An edge_index from relations to themselves. It is kept with edge_type."""
+    """An edge_index from relations to themselves. It is cached with edge_type."""
     (edges,) = made_once(topology_of(edge_type), None, lambda: (torch.stack([edge_type, edge_type]),))
     return edges
 

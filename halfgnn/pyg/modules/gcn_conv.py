@@ -18,7 +18,7 @@ from .base import ONE_PASS, Sums, UpstreamModule, checked_graph, checked_pair, c
 class GCNConv(Sums, UpstreamModule, nn.GCNConv):
     """Graph convolution, torch_geometric.nn.GCNConv on :func:`halfgnn.ops.gspmm`.
 
-    Without edge weights the normalisation is made once and kept with the graph, whether `cached` is set or not.
+    Without edge weights the normalisation is computed once and cached with the graph, whether `cached` is set or not.
     """
 
     def forward(self, x, edge_index, edge_weight=None):

@@ -20,7 +20,7 @@ from .base import (
 class LGConv(UpstreamModule, nn.LGConv):
     """The layer of LightGCN, torch_geometric.nn.LGConv on :func:`halfgnn.ops.gspmm`.
 
-    Without edge weights the normalisation is made once and kept with the graph.
+    Without edge weights the normalisation is computed once and cached with the graph.
     """
 
     def forward(self, x, edge_index, edge_weight=None):

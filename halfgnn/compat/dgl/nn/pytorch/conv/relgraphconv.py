@@ -72,7 +72,7 @@ class RelGraphConv(nn.Module):
 
         Args:
             feat: (num_src, in_feat). In a block the destinations are the first sources.
-            etypes: (E,) of integers. What is made of them is kept with the graph.
+            etypes: (E,) of integers. What is made of them is cached with the graph.
             norm: (E, 1) or None.
             presorted: not needed: relations are sorted once.
 
