@@ -104,6 +104,13 @@ _EDGES = {
 GRAPHS = sorted(_EDGES)
 
 
+def example(device="cpu"):
+    """The edges 0 -> 1, 1 -> 2, 2 -> 0, 2 -> 1 between three nodes, and four features per node: results can be checked by eye."""
+    g = halfgnn.Graph.from_edges(torch.tensor([0, 1, 2, 2]), torch.tensor([1, 2, 0, 1]), num_src=3, num_dst=3)
+    x = torch.tensor([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [9.0, 10.0, 11.0, 12.0]])
+    return g.to(device), x.to(device)
+
+
 def make_graph(name, idtype=torch.int64, device="cpu", identity=False):
     """The graph `name` of _EDGES. identity: edge data is already in CSC order, so that there are no edge ids."""
     src, dst, num_src, num_dst = _EDGES[name]()

@@ -21,6 +21,19 @@ from tests.support_attention import (
 raw = torch.ops.halfgnn
 
 
+def test_example(device):
+    """Equal logits: each node gets the mean of its in-neighbours."""
+    g, x = support.example(device)
+    value, zero, mean = (
+        x.view(3, 1, 4),
+        torch.zeros(3, 1, 4, device=device),
+        [[9, 10, 11, 12], [5, 6, 7, 8], [5, 6, 7, 8]],
+    )
+    assert ops.dot_attention(g, zero, zero, value).flatten(1).tolist() == mean
+    assert ops.gat_attention(g, value, zero[..., 0], zero[..., 0]).flatten(1).tolist() == mean
+    assert ops.gatv2_attention(g, value, zero, zero[0]).flatten(1).tolist() == mean
+
+
 # ---- the rule ----------------------------------------------------------------------------------------------------------------
 
 

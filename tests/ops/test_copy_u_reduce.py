@@ -17,6 +17,14 @@ SETS = [PNA, REDUCTIONS, ("std",), ("var",), ("max", "min"), ("sum", "mean"), ("
 WIDTHS = [1, 7, 8, 9, 15, 16, 17, 24, 31, 33, 64, 100, 130]
 
 
+def test_example(device):
+    g, x = support.example(device)  # node 1 has the in-neighbours 0 and 2, the others have one
+    mean, most, std = ops.copy_u_reduce(g, x, ("mean", "max", "std"))
+    assert mean.tolist() == [[9, 10, 11, 12], [5, 6, 7, 8], [5, 6, 7, 8]]
+    assert most.tolist() == [[9, 10, 11, 12], [9, 10, 11, 12], [5, 6, 7, 8]]
+    assert std.tolist() == [[0] * 4, [4] * 4, [0] * 4]
+
+
 @pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32, torch.float64]))
 @pytest.mark.parametrize("reduces", SETS)
 def test_every_set_of_reductions(reduces, dtype, device):

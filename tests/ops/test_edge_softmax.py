@@ -25,6 +25,12 @@ def row_sums(g, out):
     return reference.gspmm(g.to("cpu"), "copy_rhs", "sum", None, out.detach().cpu().double())
 
 
+def test_example(device):
+    g, _ = support.example(device)  # 0 -> 1 and 2 -> 1 share their destination
+    logits = torch.tensor([1.0, 2.0, 3.0, 4.0], device=device).log()
+    assert ops.edge_softmax(g, logits).tolist() == pytest.approx([1 / 5, 1, 1, 4 / 5])
+
+
 @pytest.mark.parametrize("norm_by", ["dst", "src"])
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 @pytest.mark.parametrize("shape", SHAPES)

@@ -14,6 +14,12 @@ TERMS = [(False, False), (True, False), (False, True), (True, True)]
 WIDTHS = [(), (1,), (3,), (7,), (8,), (2, 8), (33,), (48,), (4, 25), (128,)]
 
 
+def test_example(device):
+    g, x = support.example(device)
+    gate = torch.zeros_like(x)  # sigmoid(0) is a half: half of copy_u_sum
+    assert ops.gated_sum(g, x, gate, gate).tolist() == [[4.5, 5, 5.5, 6], [5, 6, 7, 8], [2.5, 3, 3.5, 4]]
+
+
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("shape", WIDTHS)

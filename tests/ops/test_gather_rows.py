@@ -56,6 +56,12 @@ def check(table, ids, num_threads=0):
 # ---- the public function ------------------------------------------------------------------------
 
 
+def test_example(device):
+    _, x = support.example(device)
+    ids = torch.tensor([2, 0, 2], device=device)
+    assert ops.gather_rows(x, ids).tolist() == [[9, 10, 11, 12], [1, 2, 3, 4], [9, 10, 11, 12]]
+
+
 @pytest.mark.parametrize("idtype", support.IDTYPES)
 def test_public_function(idtype, device):
     table, ids = make_table(9, 3, device=device), make_ids(9, 5, idtype, device)

@@ -55,6 +55,12 @@ def check_cell(g, op, targets, lhs, rhs, dtype, device, **kwargs):
 # ---- operators, types and shapes -----------------------------------------------------------------
 
 
+def test_example(device):
+    g, x = support.example(device)  # 0 -> 1, 1 -> 2, 2 -> 0, 2 -> 1
+    assert ops.u_dot_v(g, x, x).tolist() == [[70], [278], [110], [278]]
+    assert ops.u_sub_v(g, x, x).tolist() == [[-4] * 4, [-4] * 4, [8] * 4, [4] * 4]
+
+
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 @pytest.mark.parametrize("lhs_target,rhs_target", TARGETS)
 @pytest.mark.parametrize("op", SDDMM_OPS)

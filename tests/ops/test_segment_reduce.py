@@ -29,6 +29,12 @@ def check_segment_reduce(seglen, value, reducer, terms=64):
     )
 
 
+def test_example(device):
+    _, x = support.example(device)
+    lengths = torch.tensor([1, 0, 2], device=device)
+    assert ops.segment_reduce(lengths, x).tolist() == [[1, 2, 3, 4], [0, 0, 0, 0], [14, 16, 18, 20]]
+
+
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 @pytest.mark.parametrize("reducer", REDUCES)
 @pytest.mark.parametrize("name", LENGTHS)

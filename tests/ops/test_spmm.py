@@ -56,6 +56,14 @@ SHAPES = [
 # ---- operators, types and shapes -----------------------------------------------------------------
 
 
+def test_example(device):
+    g, x = support.example(device)
+    weight = torch.tensor([1.0, 2.0, 3.0, 4.0], device=device)  # of 0 -> 1, 1 -> 2, 2 -> 0, 2 -> 1
+    assert ops.copy_u_sum(g, x).tolist() == [[9, 10, 11, 12], [10, 12, 14, 16], [5, 6, 7, 8]]
+    assert ops.copy_u_mean(g, x).tolist() == [[9, 10, 11, 12], [5, 6, 7, 8], [5, 6, 7, 8]]
+    assert ops.u_mul_e_sum(g, x, weight).tolist() == [[27, 30, 33, 36], [37, 42, 47, 52], [10, 12, 14, 16]]
+
+
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 @pytest.mark.parametrize("op,reduce_op", CELLS)
 def test_op_reduce_dtype(op, reduce_op, dtype, device):

@@ -13,6 +13,13 @@ def operands_of(g, shape, dtype, device="cpu"):
     return [randn(rows, *shape, dtype=dtype, device=device) for rows in (g.num_src, g.num_dst, g.num_edges)]
 
 
+def test_example(device):
+    g, x = support.example(device)  # 0 -> 1, 1 -> 2, 2 -> 0, 2 -> 1
+    edge = torch.tensor([[100.0], [200.0], [300.0], [400.0]], device=device).expand(4, 4)
+    out = ops.u_add_v_add_e(g, x, x, edge)
+    assert out.tolist() == [[106, 108, 110, 112], [214, 216, 218, 220], [310, 312, 314, 316], [414, 416, 418, 420]]
+
+
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (8,), (2, 16), (33,), (4, 25), (128,)])
 def test_shapes(shape, dtype, device):
