@@ -449,8 +449,10 @@ def distribution_of(wanted):
             super().parse_config_files(*args, **kwargs)
             self.metadata.name = wanted
             own = re.compile(r"^halfgnn\[")
-            for name, lines in self.extras_require.items():
-                self.extras_require[name] = [own.sub(f"{wanted}[", line) for line in lines]
+            extras = {
+                name: [own.sub(f"{wanted}[", line) for line in lines] for name, lines in self.extras_require.items()
+            }
+            self.extras_require = extras
 
     return Distribution
 
