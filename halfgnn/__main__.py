@@ -58,7 +58,7 @@ def _package(name: str) -> str:
         return f"cannot be imported: {str(error).splitlines()[0]}"
 
 
-def _cuda_half() -> str:
+def _cuda_back_end() -> str:
     idle = _library.why_cuda_is_idle()
     if idle:
         return f"unusable here: {idle}"
@@ -80,7 +80,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "torch", f"{torch.__version__}, Python {platform.python_version()}, {platform.platform()}"
     yield "processor", f"{_processor()}, {torch.get_num_threads()} threads"
     yield "CPU kernels", _library.cpu_kernels() or "unknown"
-    yield "CUDA back end", _cuda_half()
+    yield "CUDA back end", _cuda_back_end()
     for name, reason in _gpus():
         yield "GPU", f"{name}: {reason or 'served'}"
     if not torch.cuda.is_available():

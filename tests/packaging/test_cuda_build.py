@@ -65,7 +65,7 @@ def test_import_needs_no_gpu_and_creates_no_context():
 
 
 @not_built
-def test_without_cuda_half_the_error_names_operator_and_backend():
+def test_without_cuda_back_end_the_error_names_operator_and_backend():
     indptr, indices = make_csc([1, 0, 2], 3)
     with pytest.raises(NotImplementedError, match=r"halfgnn::gspmm.*'CUDA'"):
         GSPMM.redispatch(CUDA_KEY, indptr, indices, None, "copy_lhs", "sum", torch.ones(3, 4), None, None)

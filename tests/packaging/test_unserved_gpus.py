@@ -60,7 +60,7 @@ def test_gpu_of_another_architecture(gpu, archs, capability):
 
 
 @pytest.mark.parametrize("reason", [None, "HALFGNN_CUDA=0", "no CUDA toolkit was found"])
-def test_gpu_and_no_cuda_half(gpu, reason):
+def test_gpu_and_no_cuda_back_end(gpu, reason):
     gpu(has_cuda=False, without_cuda=reason)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="without its CUDA back end") as raised:
@@ -76,10 +76,10 @@ def test_torch_for_another_cuda(gpu, monkeypatch, cuda, words):
     monkeypatch.setattr(torch.version, "cuda", cuda)
     with pytest.raises(RuntimeError, match=f"built for CUDA 13, and torch 2.13.0 {words}: install a torch for CUDA 13"):
         _library.check_device(GPU)
-    assert words in command._cuda_half()
+    assert words in command._cuda_back_end()
     monkeypatch.setattr(torch.version, "cuda", "13.2")
     _library.check_device(GPU)
-    assert command._cuda_half() == "built for sm_80"
+    assert command._cuda_back_end() == "built for sm_80"
 
 
 def test_fake_tensors_need_no_gpu(gpu):
