@@ -69,6 +69,7 @@ NOT_OF_BUILDS = (
     "HALFGNN_HIDDEN",
     "HALFGNN_LIBRARY",
     "HALFGNN_TENSOR_CORES",
+    "HALFGNN_WATCH_EVERY_TYPE",
 )
 OF_TESTS = ("HALFGNN_SIMT", "HALFGNN_TEST_")
 # Of each: major version of CUDA, and the first torch whose wheels on PyPI are for it.
