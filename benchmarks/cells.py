@@ -102,7 +102,7 @@ def wrapped(text: str, width: int = 130) -> str:
     return "\n".join(lines)
 
 
-class MarksBeside:
+class TargetsBeside:
     """The targets that were judged on rows, to be put beside the figures they judge."""
 
     def __init__(self, rows: Sequence[Row]):

@@ -42,7 +42,7 @@ from .case import DEFAULTS, DIRECTIONS, DTYPES, FAMILY_DEFAULTS, LAYERS, MODELS,
 from .families import FAMILIES, GROUPS, families_of
 from .optional import Unavailable, set_threads
 from .programs import command as programs
-from .table_parts import marks_table
+from .table_parts import targets_table
 from .timing import QUICK
 
 # The others are families of operators.
@@ -232,7 +232,7 @@ def _plot(options: argparse.Namespace) -> int:
 
 def _targets(options: argparse.Namespace) -> int:
     found = rows.read(options.rows)
-    print(marks_table(table_cpu.published(found)))
+    print(targets_table(table_cpu.published(found)))
     if len(targets.unmeasured(found)) == len(targets.of(found)):
         print(f"no target was measured by the rows of {options.rows}")
         return 2

@@ -17,12 +17,12 @@ from .rows import Row
 from .table_edges import edges_tables, layers_headline
 from .table_parts import (
     limits_table,
-    marks_table,
     memory_table,
     missed_targets,
     orders_table,
     overhead_table,
     source,
+    targets_table,
     train_table,
 )
 from .table_programs import models_headline, programs_tables
@@ -43,18 +43,18 @@ def render(rows: Sequence[Row]) -> str:
     if any(row.device == "cuda" for row in rows):
         limits = [row for row in rows if row.cache != "cold" and (row.family != "limits" or row.dim == FEATURES)]
         parts = [table_cuda.LEGEND, *table_cuda.graph_tables(rows), train_table(rows), limits_table(limits)]
-        return _joined([*parts, overhead_table(rows), marks_table(rows), source(rows)])
+        return _joined([*parts, overhead_table(rows), targets_table(rows), source(rows)])
     parts = [table_cpu.LEGEND]
     for found in by_machine(table_cpu.published(rows)).values():
         parts += [f"**{machine(found[0])}**", *table_cpu.graph_tables(found), train_table(found), memory_table(found),
-                  overhead_table(found), limits_table(found), marks_table(found)]  # fmt: skip
+                  overhead_table(found), limits_table(found), targets_table(found)]  # fmt: skip
     return _joined([*parts, table_cpu.threads_table(rows), source(rows)])
 
 
 def summary(rows: Sequence[Row]) -> str:
     """A line per operator, and the targets."""
     rows = table_cpu.published(rows)
-    return _joined([table_cpu.summary_table(rows), marks_table(rows)]) if rows else ""
+    return _joined([table_cpu.summary_table(rows), targets_table(rows)]) if rows else ""
 
 
 def missed(rows: Sequence[Row]) -> str:

@@ -8,7 +8,7 @@ from . import targets
 from .cells import (
     SYNTHETIC,
     WRONG_LEGEND,
-    MarksBeside,
+    TargetsBeside,
     by_machine,
     faster,
     machine,
@@ -113,7 +113,7 @@ def _cells(case: Measured, ours: Sequence[str]) -> Iterator[str]:
         yield time(pair[0]) if not than else _faster(pair) if is_factor else _rival(pair[1])
 
 
-def _line(case: Measured, suffix: str, ours: Sequence[str], beside: MarksBeside) -> list[str]:
+def _line(case: Measured, suffix: str, ours: Sequence[str], beside: TargetsBeside) -> list[str]:
     row = case.first
     has_edge_data = row.op not in ("copy_u_sum", "copy_u_max", "GraphConv")
     return [
@@ -124,7 +124,7 @@ def _line(case: Measured, suffix: str, ours: Sequence[str], beside: MarksBeside)
 
 def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
     """One table per processor and graph."""
-    beside = MarksBeside(rows)
+    beside = TargetsBeside(rows)
     for cases in _by_graph(rows).values():
         lines = [_line(case, suffix, ours, beside) for case in cases for suffix, ours in LINES
                  if not suffix or case.has(ours)]  # fmt: skip
@@ -137,7 +137,7 @@ def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
 # ---- a short table per processor and graph --------------------------------------------------------------------------------
 
 
-def _graphs_with_marks(rows: Sequence[Row]) -> dict[tuple, list[Measured]]:
+def _graphs_with_targets(rows: Sequence[Row]) -> dict[tuple, list[Measured]]:
     return {key: cases for key, cases in _by_graph(rows).items() if key[-1] in targets.GRAPHS}
 
 
@@ -182,7 +182,7 @@ def _short_table(cases: list[Measured]) -> str:
 
 def summary_table(rows: Sequence[Row]) -> str:
     """A table per graph that has targets and processor: a line per operator, and their means."""
-    graphs = _graphs_with_marks(rows)
+    graphs = _graphs_with_targets(rows)
     order = sorted(graphs, key=lambda key: (*map(str, key[:-1]), str(key[-1])))
     tables = list(filter(None, (_short_table(graphs[key]) for key in order)))
     if not tables:

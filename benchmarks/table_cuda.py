@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .cells import WRONG_LEGEND, MarksBeside, faster, markdown, mean_speedup, number, shape, title
+from .cells import WRONG_LEGEND, TargetsBeside, faster, markdown, mean_speedup, number, shape, title
 from .rows import Measured, Row, by_case
 
 FAMILIES = ("spmm", "sddmm", "softmax", "attention", "edges")
@@ -49,7 +49,7 @@ def _name(row: Row) -> str:
     return row.op if row.order == "sorted" else f"{row.op}, {row.order} order"
 
 
-def _line(case: Measured, cold: Measured, beside: MarksBeside) -> list[str]:
+def _line(case: Measured, cold: Measured, beside: TargetsBeside) -> list[str]:
     """cold: the same case with a flushed cache."""
     row, ours = case.first, case.get(("halfgnn", "fp16"))
     share = f"{ours.limit_share:.0%}" if ours and ours.limit_share else "-"
@@ -64,7 +64,7 @@ def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
     """One table per graph."""
     header = ["operator", "direction", "heads x dim", "fp16 ms", "cold", "GB/s", "gather", "MiB", "bf16 ms", "fp32 ms"]
     header += [*(heading for heading, _ in OTHERS), "targets"]
-    beside, cold = MarksBeside(rows), {case.first.case[:-1]: case for case in _cases(rows, "cold")}
+    beside, cold = TargetsBeside(rows), {case.first.case[:-1]: case for case in _cases(rows, "cold")}
     by_graph: dict[str, list[Measured]] = {}
     for case in _cases(rows, "warm"):
         by_graph.setdefault(case.first.graph, []).append(case)

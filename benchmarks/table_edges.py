@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from .cells import by_machine, faster, graph_name, machine, markdown, number, shape, time
 from .rows import Measured, Row, by_case
-from .table_parts import marks_table, source
+from .table_parts import source, targets_table
 from .targets import EDGE_FAMILIES
 
 _DTYPES = ("bf16", "fp16", "fp32")
@@ -153,5 +153,5 @@ def edges_tables(rows: Sequence[Row]) -> Iterator[str]:
         for found in by_machine(rows).values():
             yield from _of_machine(found)
         if any(row.family in EDGE_FAMILIES for row in rows):
-            yield marks_table(rows)
+            yield targets_table(rows)
         yield source(rows)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import targets
-from .cells import SYNTHETIC, MarksBeside, by_machine, faster, graph_name, machine, markdown, number, shape
+from .cells import SYNTHETIC, TargetsBeside, by_machine, faster, graph_name, machine, markdown, number, shape
 from .rows import Measured, Row, by_case, latest
 from .targets import Finding
 
@@ -20,7 +20,7 @@ _TRAINING_HEADER = [
 ]  # fmt: skip
 
 
-def _training_line(case: Measured, dtype: str, beside: MarksBeside) -> list[str]:
+def _training_line(case: Measured, dtype: str, beside: TargetsBeside) -> list[str]:
     row, ours = case.first, case.ms(["halfgnn"], dtype)
     found = [case.get(entry) for entry in (("halfgnn", dtype), ("dgl", dtype), ("dgl", "fp32"))]
     curves = [row.losses.split() if row else [] for row in found]
@@ -36,7 +36,7 @@ def _training_line(case: Measured, dtype: str, beside: MarksBeside) -> list[str]
 
 
 def train_table(rows: Sequence[Row]) -> str:
-    cases, beside = by_case(rows).values(), MarksBeside(rows)
+    cases, beside = by_case(rows).values(), TargetsBeside(rows)
     lines = [
         _training_line(case, dtype, beside)
         for case in cases
@@ -169,7 +169,7 @@ def _where(row: Row) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def marks_table(rows: Sequence[Row]) -> str:
+def targets_table(rows: Sequence[Row]) -> str:
     """One line per target with its best and worst case, then every case in which a target is missed. One table per machine."""
     return "\n\n".join(_marks_of(found) for found in by_machine(rows).values())
 

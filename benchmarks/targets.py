@@ -78,7 +78,7 @@ def _one_head(dtype: str) -> Other:
     return row
 
 
-def _mark(
+def _target(
     text: str, family: str | tuple[str, ...], op: str | None, direction: str | None, ours: Entry, other: Other,
     at_most: float, heads: int = 1,
 ) -> Target:  # fmt: skip
@@ -105,32 +105,32 @@ def _mark(
 def _of_operators(dtype: str) -> Iterator[Target]:
     """The targets that all types of features have."""
     ours, copy = ("halfgnn", dtype), _fastest((FASTEST_COPY,), dtype)
-    yield _mark(f"copy_u_sum, {dtype}: at most 1.0 x the time of the fastest of DGL, embedding_bag, torch.sparse, scipy "
+    yield _target(f"copy_u_sum, {dtype}: at most 1.0 x the time of the fastest of DGL, embedding_bag, torch.sparse, scipy "
                 "and an indexed copy", "spmm", "copy_u_sum", "forward", ours, _fastest(_COPIES, dtype), 1.0)  # fmt: skip
-    yield _mark(f"u_mul_e_sum, {dtype}: at most 1.3 x the time of the {FASTEST_COPY}", "spmm", "u_mul_e_sum", "forward",
+    yield _target(f"u_mul_e_sum, {dtype}: at most 1.3 x the time of the {FASTEST_COPY}", "spmm", "u_mul_e_sum", "forward",
                 ours, copy, 1.3)  # fmt: skip
-    yield _mark(f"u_dot_v, {dtype}: at most 1.5 x the time of the {FASTEST_COPY}", "sddmm", "u_dot_v", "forward",
+    yield _target(f"u_dot_v, {dtype}: at most 1.5 x the time of the {FASTEST_COPY}", "sddmm", "u_dot_v", "forward",
                 ours, copy, 1.5)  # fmt: skip
     for family, op in (("spmm", "u_mul_e_sum"), ("sddmm", "u_dot_v")):
-        yield _mark(f"{op} of several heads, {dtype}: at most 1.1 x the time of one head", family, op, "forward",
+        yield _target(f"{op} of several heads, {dtype}: at most 1.1 x the time of one head", family, op, "forward",
                     ours, _one_head(dtype), 1.1, heads=2)  # fmt: skip
     if dtype != _FP16:  # DGL has none
-        yield _mark(f"edge_softmax, {dtype}: 5 x faster than DGL's", "softmax", "edge_softmax", "forward",
+        yield _target(f"edge_softmax, {dtype}: 5 x faster than DGL's", "softmax", "edge_softmax", "forward",
                     ours, _fastest(_DGL, dtype), 1 / 5)  # fmt: skip
-        yield _mark(f"u_add_v, {dtype}: at most 1.0 x the time of DGL's", "sddmm", "u_add_v", "forward",
+        yield _target(f"u_add_v, {dtype}: at most 1.0 x the time of DGL's", "sddmm", "u_add_v", "forward",
                     ours, _fastest(_DGL, dtype), 1.0)  # fmt: skip
 
 
 TARGETS = (
     *(target for dtype in _DTYPES for target in _of_operators(dtype)),
-    *(_mark(f"{text}, bf16: 8 x faster than DGL's", "layer", "GATConv", "forward+backward", (name, _BF16),
+    *(_target(f"{text}, bf16: 8 x faster than DGL's", "layer", "GATConv", "forward+backward", (name, _BF16),
             _fastest(_DGL, _BF16), 1 / 8)
       for text, name in (("GATConv step", "halfgnn drop-in"), ("fused GATConv step", "halfgnn fused"))),
-    _mark("fp16 within 1.2 x of bf16, operators", ("spmm", "sddmm", "softmax"), None, None,
+    _target("fp16 within 1.2 x of bf16, operators", ("spmm", "sddmm", "softmax"), None, None,
           ("halfgnn", _FP16), _fastest(("halfgnn",), _BF16), 1.2),
-    _mark("fp16 within 1.2 x of bf16, GATConv step", "layer", "GATConv", None,
+    _target("fp16 within 1.2 x of bf16, GATConv step", "layer", "GATConv", None,
           ("halfgnn drop-in", _FP16), _fastest(("halfgnn drop-in",), _BF16), 1.2),
-    *(_mark(f"update_all on 30 nodes, {dtype}: at most 1.0 x the time of DGL's", "overhead", "u_mul_e_sum", None,
+    *(_target(f"update_all on 30 nodes, {dtype}: at most 1.0 x the time of DGL's", "overhead", "u_mul_e_sum", None,
             ("halfgnn update_all", dtype), _fastest(("dgl update_all",), dtype), 1.0)
       for dtype in (_FP32, _BF16)),
 )  # fmt: skip

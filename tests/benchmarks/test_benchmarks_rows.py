@@ -82,7 +82,7 @@ def _findings(found, start):
     return [(f.ratio, f.holds) for f in targets.judge(found) if f.target.text.startswith(start)]
 
 
-def test_mark_on_time_holds_up_to_its_limit_and_not_beyond():
+def test_target_on_time_holds_up_to_its_limit_and_not_beyond():
     mul = dict(op="u_mul_e_sum")
     for ms, holds in ((1.29, True), (1.3, True), (1.31, False)):
         found = [row_of("halfgnn", ms, **mul), row_of(rows.FASTEST_COPY, 1.0, **mul), row_of("dgl", 0.1, **mul)]
@@ -90,7 +90,7 @@ def test_mark_on_time_holds_up_to_its_limit_and_not_beyond():
         assert len(targets.missed(found)) == (0 if holds else 1)
 
 
-def test_mark_on_copies_is_against_the_fastest_right_one():
+def test_target_on_copies_is_against_the_fastest_right_one():
     found = [
         row_of("halfgnn", 3.0),
         row_of("dgl", 9.0),
@@ -104,7 +104,7 @@ def test_mark_on_copies_is_against_the_fastest_right_one():
     ]
 
 
-def test_mark_on_heads_is_against_one_head_of_the_same_width():
+def test_target_on_heads_is_against_one_head_of_the_same_width():
     mul = dict(op="u_mul_e_sum")
     found = [row_of("halfgnn", 2.0, **mul), row_of("halfgnn", 2.3, heads=4, dim=32, **mul)]
     assert _findings(found, "u_mul_e_sum of several heads, bf16") == [(pytest.approx(1.15), False)]
@@ -113,7 +113,7 @@ def test_mark_on_heads_is_against_one_head_of_the_same_width():
         assert _findings(other, "u_mul_e_sum of several heads, bf16") == [(None, None)]
 
 
-def test_mark_on_speed_asks_for_the_factor():
+def test_target_on_speed_asks_for_the_factor():
     step = dict(family="layer", op="GATConv", direction="forward+backward", heads=4, dim=32)
     for theirs, holds in ((8.1, True), (7.9, False)):
         found = [row_of("halfgnn drop-in", 1.0, **step), row_of("dgl", theirs, **step)]
@@ -145,7 +145,7 @@ def test_what_was_not_measured_neither_holds_nor_is_missed():
     assert not targets.missed(found) and len(targets.unmeasured(found)) == len(targets.TARGETS)
 
 
-def test_marks_command_tells_a_loss_by_its_exit_status(tmp_path, capsys):
+def test_targets_command_tells_a_loss_by_its_exit_status(tmp_path, capsys):
     for ms, status in ((1.0, 0), (3.0, 1)):
         path = tmp_path / f"{ms}.csv"
         rows.append(path, [row_of("halfgnn", ms), row_of("dgl", 2.0)])
@@ -153,7 +153,7 @@ def test_marks_command_tells_a_loss_by_its_exit_status(tmp_path, capsys):
     assert "**missed**" in capsys.readouterr().out
 
 
-def test_marks_command_says_when_nothing_was_measured(tmp_path, capsys):
+def test_targets_command_says_when_nothing_was_measured(tmp_path, capsys):
     rows.append(tmp_path / "cpu.csv", [row_of("halfgnn", 1.0, graph="tiny (synthetic)")])
     assert cli.main(["targets", "--rows", str(tmp_path / "cpu.csv")]) == 2
     assert "no target was measured" in capsys.readouterr().out
@@ -168,7 +168,7 @@ def _gpu_row(backend, ms, dtype="fp16", **changes):
 
 
 @pytest.mark.parametrize("ms,holds", [(3.4, True), (3.6, False)])
-def test_gpu_marks_are_milliseconds(ms, holds):
+def test_gpu_targets_are_milliseconds(ms, holds):
     found = [_gpu_row("halfgnn", ms)]
     assert _findings(found, "u_mul_e_sum, fp16, reddit-size") == [(pytest.approx(ms / 3.5), holds)]
     for change in (dict(dim=64), dict(heads=4), dict(cache="cold"), dict(gpu="NVIDIA T4")):
@@ -221,7 +221,7 @@ def test_processors_have_tables_of_their_own():
     assert "| copy_u_sum | forward | 128 | dgl | 1.00 | 9.00 | 9.00 x | - |" in second
 
 
-def test_threads_have_a_table_and_the_others_show_those_of_the_marks():
+def test_threads_have_a_table_and_the_others_show_those_of_the_targets():
     found = [row_of(name, ms / threads, threads=threads)
              for threads in (1, 2, 4) for name, ms in (("halfgnn", 4.0), ("dgl", 12.0), ("embedding_bag", 2.0))]  # fmt: skip
     text = table.render(found)
@@ -248,7 +248,7 @@ def test_number_has_three_digits():
 
 def test_missed_targets_are_bold_beside_their_figures():
     found = [row_of("halfgnn", 3.0), row_of("dgl", 2.0), row_of("halfgnn", 3.9, "fp16")]
-    beside = cells.MarksBeside(found)
+    beside = cells.TargetsBeside(found)
     assert beside.cell(found[0].case, ("halfgnn",)) == "bf16 **1.50 of 1**, fp16 **1.30 of 1.2**"
     assert beside.cell(found[0].case, ("halfgnn fused",)) == ""
 

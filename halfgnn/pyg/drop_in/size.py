@@ -93,7 +93,7 @@ class Size(NamedTuple):
     def is_repeated(self, seen: int) -> bool:
         """Whether so many values went by an index before that it will be used on. One step may use it in each layer."""
         limits = thresholds.LIMITS.get(self.kind)
-        return limits is None or is_checkpointed() or _is_enough(seen, limits.new[self.with_gradient])
+        return limits is None or is_checkpointed() or _seen_often_enough(seen, limits.new[self.with_gradient])
 
     def is_first_use(self, index: Tensor, last: Tensor | None) -> bool:
         """Whether it falls back to PyG because nothing is known of the index, nor of the tensor that it is a view of.
@@ -112,7 +112,7 @@ class Size(NamedTuple):
         if base is last is not None and least:
             least = max(least, thresholds.FEW_UNSORTED)  # edges are rarely sorted
             again = max(least, self._replace(kind="message")._least_new())  # messages of the same step were counted too
-        return self.values < least and not _is_enough(count_values(index, self.values), again)
+        return self.values < least and not _seen_often_enough(count_values(index, self.values), again)
 
     def _weight(self) -> int:
         return self.values * (thresholds.EXTREME if self.is_extreme else 1)
@@ -125,7 +125,7 @@ class Size(NamedTuple):
         return min(x.new[self.with_gradient] for x in (limits, thresholds.LIMITS.get("message", limits)))
 
 
-def _is_enough(seen: int, least: int) -> bool:
+def _seen_often_enough(seen: int, least: int) -> bool:
     return seen > 0 and seen >= thresholds.REUSE * least
 
 

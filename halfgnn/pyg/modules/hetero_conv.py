@@ -192,10 +192,12 @@ def _summed(convs: Convs, x_dict: Any, edges: Any, aggr: Any) -> Results:
     reduction = convs[stack.etypes[0]]._reduction
     parts = reduced(stack.graph, reduction, joined(rows), weight).split(stack.num_dst)
     sums = dict(zip(stack.etypes, parts))
-    return {etype: _handed_out(conv._after(sums[etype], ends[etype][1]), sums[etype]) for etype, conv in convs.items()}
+    return {
+        etype: _safe_to_modify(conv._after(sums[etype], ends[etype][1]), sums[etype]) for etype, conv in convs.items()
+    }
 
 
-def _handed_out(out: Tensor, part: Tensor) -> Tensor:
+def _safe_to_modify(out: Tensor, part: Tensor) -> Tensor:
     """out, or a copy of it if it is a view of all sums: autograd takes no write into one of them."""
     return out.clone() if out is part and out.requires_grad else out
 
