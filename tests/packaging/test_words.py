@@ -9,7 +9,6 @@ ROOT = Path(__file__).resolve().parents[2]
 if not (ROOT / "CONTRIBUTING.md").exists():
     pytest.skip("the pages are not here", allow_module_level=True)
 OTHERS = (
-    "docs/distributed.md",
     "docs/gpu.md",
     "docs/tuning.md",
     "cuda_toolkit.py",
