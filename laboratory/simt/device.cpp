@@ -32,6 +32,7 @@ constexpr Name kNames[] = {
     {"l2_cache_bytes", &Settings::l2_cache_bytes},
     {"multiprocessors", &Settings::multiprocessors},
     {"memory_bytes", &Settings::memory_bytes},
+    {"arch", &Settings::arch},
     {"shuffles", &Settings::shuffles},
     {"matrices", &Settings::matrices},
     {"warp_barriers", &Settings::warp_barriers},
@@ -63,6 +64,8 @@ int64_t* Settings::find(const char* name) {
   }
   return nullptr;
 }
+
+int arch() { return static_cast<int>(settings.arch); }
 
 std::set<const void*>& launched_kernels() {
   static std::set<const void*> kernels;
@@ -109,9 +112,10 @@ extern "C" {
 
 // Launchers remember what they learned of a device. So each one that settings describe has a number of its own.
 cudaError_t cudaGetDevice(int* device) {
-  static std::vector<std::array<int64_t, 3>> described;
+  static std::vector<std::array<int64_t, 4>> described;
   const simt::Settings& settings = simt::settings;
-  const std::array<int64_t, 3> current{settings.l2_cache_bytes, settings.multiprocessors, settings.memory_bytes};
+  const std::array<int64_t, 4> current{settings.l2_cache_bytes, settings.multiprocessors, settings.memory_bytes,
+                                       settings.arch};
   const auto found = std::find(described.begin(), described.end(), current);
   *device = static_cast<int>(found - described.begin());
   if (found == described.end()) described.push_back(current);
@@ -121,6 +125,8 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
   *properties = {};
   std::strcpy(properties->name, "simulator");
+  properties->major = simt::arch() / 100;
+  properties->minor = simt::arch() / 10 % 10;
   properties->l2CacheSize = static_cast<int>(simt::settings.l2_cache_bytes);
   properties->multiProcessorCount = static_cast<int>(simt::settings.multiprocessors);
   properties->totalGlobalMem = static_cast<size_t>(simt::settings.memory_bytes);
@@ -135,8 +141,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*d
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = simt::kStaticSharedBytes; return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = simt::kMaxSharedBytes; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor: *value = simt::arch() / 100; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor: *value = simt::arch() / 10 % 10; return cudaSuccess;
     default: return cudaErrorInvalidValue;
   }
 }

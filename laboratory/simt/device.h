@@ -13,6 +13,7 @@ struct Settings {
   int64_t l2_cache_bytes = 50 << 20;
   int64_t multiprocessors = 132;
   int64_t memory_bytes = int64_t{80} << 30;
+  int64_t arch = 900;  // compute capability, as nvcc writes it: HALFGNN_ARCH (csrc/cuda/kernels/core/arch.cuh)
   // Negative controls: 0 makes every shuffle return the lane's own value, lets everybody pass a barrier, or changes the
   // layout of fragments of matrices.
   int64_t shuffles = 1;

@@ -19,6 +19,7 @@ const char* name_of(Collective kind) {
     case Collective::kBallot: return "__ballot_sync";
     case Collective::kAll: return "__all_sync";
     case Collective::kAny: return "__any_sync";
+    case Collective::kReduceMax: return "__reduce_max_sync";
     case Collective::kSyncWarp: return "__syncwarp";
     case Collective::kSyncThreads: return "__syncthreads";
     case Collective::kSyncThreadsCount: return "__syncthreads_count, _or or _and";

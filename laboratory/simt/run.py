@@ -23,6 +23,7 @@ from laboratory.simt import build, coverage
 # Modules whose tests call the operators, and the simulator's own.
 MODULES = (
     "laboratory/simt/test_kernels.py",
+    "laboratory/simt/test_architectures.py",
     "laboratory/simt/test_folds.py",
     "laboratory/simt/test_lanes.py",
     "laboratory/simt/test_messages.py",

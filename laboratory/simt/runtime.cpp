@@ -367,6 +367,25 @@ void Machine::check_same(int warp, uint32_t mask) {
   }
 }
 
+// Of lanes that `mask` names, which have arrived at the same vote.
+uint64_t vote(const Lane* lanes, uint32_t mask) {
+  uint32_t votes = 0;
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    const int lane = __builtin_ctz(left);
+    votes |= static_cast<uint32_t>(lanes[lane].request.value) << lane;
+  }
+  const Collective kind = lanes[__builtin_ctz(mask)].request.kind;
+  return kind == Collective::kBallot ? votes : kind == Collective::kAll ? votes == mask : votes != 0;
+}
+
+uint64_t maximum(const Lane* lanes, uint32_t mask) {
+  int32_t found = INT32_MIN;
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    found = std::max(found, static_cast<int32_t>(lanes[__builtin_ctz(left)].request.value));
+  }
+  return static_cast<uint32_t>(found);
+}
+
 // All lanes of `mask` have arrived: gives each its result.
 void Machine::complete(int warp, uint32_t mask) {
   check_same(warp, mask);
@@ -377,12 +396,7 @@ void Machine::complete(int warp, uint32_t mask) {
   } else if (kind == kMatrices) {
     complete_matrices(warp);
   } else {
-    uint32_t votes = 0;
-    for (uint32_t left = mask; left != 0; left &= left - 1) {
-      const int lane = __builtin_ctz(left);
-      votes |= static_cast<uint32_t>(lanes[lane].request.value) << lane;
-    }
-    const uint64_t result = kind == Collective::kBallot ? votes : kind == Collective::kAll ? votes == mask : votes != 0;
+    const uint64_t result = kind == Collective::kReduceMax ? maximum(lanes, mask) : vote(lanes, mask);
     for (uint32_t left = mask; left != 0; left &= left - 1) lanes[__builtin_ctz(left)].result = result;
     if (kind == Collective::kSyncWarp) races_.sync_warp(warp);
   }

@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "../../csrc/cuda/kernels/core/mma.cuh"
+#include "../../csrc/cuda/kernels/core/uniform.cuh"
 
 namespace simt_selftest {
 namespace {
@@ -37,6 +38,14 @@ __global__ void collectives(const Args args) {
   out[5] = static_cast<int>(__ballot_sync(kAll, value % 3 == 0));
   out[6] = __any_sync(kAll, value == 40) + 2 * __all_sync(kAll, value >= 32);
   out[7] = static_cast<int>(__shfl_sync(kAll, static_cast<long long>(value) << 33, 31) >> 33);
+}
+
+// The greatest of a warp's values, as its architecture finds it.
+__global__ void greatest(const Args args) {
+  args.out[threadIdx.x] = halfgnn::cuda::warp_max(args.in[threadIdx.x]);
+}
+__global__ void reduce_max(const Args args) {
+  if (lane_of() < 5) args.out[threadIdx.x] = __reduce_max_sync(0x1f, args.in[threadIdx.x]);
 }
 
 // A lane's fragments of a product: registers of a, b and the sum; n: of bfloat16. out: those of the sum.
@@ -214,6 +223,8 @@ constexpr Named kKernels[] = {
     SIMT_NAMED(movmatrix),
     SIMT_NAMED(mma_of_some_lanes),
     SIMT_NAMED(mma_beside_movmatrix),
+    SIMT_NAMED(greatest),
+    SIMT_NAMED(reduce_max),
     SIMT_NAMED(partial_masks),
     SIMT_NAMED(block_sum),
     SIMT_NAMED(neighbour),

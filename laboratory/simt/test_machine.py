@@ -23,6 +23,7 @@ VALUES = np.arange(64, dtype=np.int32)
 def library():
     loaded = ctypes.CDLL(str(build.SELFTEST))
     loaded.simt_selftest.restype = ctypes.c_char_p
+    loaded.simt_get.restype = ctypes.c_longlong
     loaded.simt_selftest.argtypes = [ctypes.c_char_p, *[ctypes.c_int] * 3, *[ctypes.c_void_p] * 2, ctypes.c_int]
     return loaded
 
@@ -33,12 +34,13 @@ library()  # before a failure is described: libraries that come later are not kn
 def launch(name, *, blocks=1, threads=32, shared=0, given=VALUES, results=128, n=0, **settings):
     """What a kernel of selftest.cu wrote, and the message it ended with."""
     out = np.zeros(results, dtype=np.int32)
+    before = {setting: library().simt_get(setting.encode()) for setting in settings}
     for setting, value in settings.items():
         assert library().simt_set(setting.encode(), value)
     data = given.ctypes.data if isinstance(given, np.ndarray) else given.data_ptr()
     message = library().simt_selftest(name.encode(), blocks, threads, shared, data, out.ctypes.data, n)
-    for setting in settings:
-        library().simt_set(setting.encode(), 1)
+    for setting, value in before.items():
+        library().simt_set(setting.encode(), value)
     return out, message.decode()
 
 
@@ -81,6 +83,29 @@ def test_halves_of_a_warp_at_their_own_pace():
     pair = lane + (lane ^ 1)
     expected = np.where(lane < 16, pair * 4, pair * 16)
     assert run("partial_masks")[:32].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("arch", [750, 800, 900])
+def test_the_greatest_value_of_a_warp(arch):
+    for shift in (0, 7, 24, 31):
+        given = np.roll(VALUES[:32] - 40, shift)  # below 0
+        assert (run("greatest", given=given, arch=arch)[:32] == -9).all()
+    given = np.array([-(1 << 31), *[-7] * 30, (1 << 31) - 1], dtype=np.int32)
+    assert (run("greatest", given=given, arch=arch)[:32] == given.max()).all()
+
+
+def test_maxima_of_some_lanes():
+    given = np.array([-5, -3, -9, -4, -8, *[7] * 27], dtype=np.int32)
+    assert run("reduce_max", given=given)[:6].tolist() == [-3] * 5 + [0]
+
+
+@pytest.mark.parametrize(
+    "kernel,what", [("reduce_max", "__reduce_max_sync()"), ("movmatrix", "there are no such tensor cores")]
+)
+def test_what_only_later_architectures_have(kernel, what):
+    assert launch(kernel, arch=800)[1] == ""
+    _, message = launch(kernel, arch=750)
+    assert what in message and "before sm_80" in message
 
 
 @pytest.mark.parametrize("seed", range(5))

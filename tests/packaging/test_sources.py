@@ -1,4 +1,5 @@
-"""What the C++ and CUDA sources may include: some folders nothing of PyTorch, and each folder only those below it."""
+"""What the C++ and CUDA sources may include: some folders nothing of PyTorch, and each folder only those below it; and how kernels
+ask for the architecture."""
 
 import re
 from pathlib import Path
@@ -124,3 +125,20 @@ def test_what_is_not_below_is_found(tmp_path, file, line):
         source.write(f"{line}\n")
     (found,) = violations(tmp_path)
     assert found.startswith(f"{file}: ")
+
+
+# ---- the architecture ----------------------------------------------------------------------------
+
+# Where kernels may compare __CUDA_ARCH__, so that the simulator executes one side alone: inline PTX, and what is not declared.
+COMPARED = re.compile(r"__CUDA_ARCH__\s*[<>=!]")
+MAY_COMPARE = ("core/mma.cuh", "core/uniform.cuh")
+
+
+def test_branches_on_the_architecture_run_on_the_simulator():
+    """Others ask HALFGNN_ARCH, which the simulator sets (core/arch.cuh)."""
+    kernels = ROOT / "csrc" / "cuda"
+    if not kernels.is_dir():
+        pytest.skip("the sources are not here")
+    sources = sorted(path for path in kernels.rglob("*") if path.suffix in SUFFIXES)
+    compare = {path for path in sources if COMPARED.search(path.read_text())}
+    assert compare == {kernels / "kernels" / name for name in MAY_COMPARE}

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "arch.cuh"
 #include "launch.h"
 #include "warp.h"
 
@@ -14,22 +15,11 @@ namespace halfgnn::cuda {
 constexpr unsigned int kFullMask = 0xffffffffu;
 
 // Blocks that a multiprocessor runs at the same time, at most.
-#if !defined(__CUDA_ARCH__)
-constexpr int kMaxBlocksAtOnce = 32;
-#elif __CUDA_ARCH__ == 750 || __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870
-constexpr int kMaxBlocksAtOnce = 16;
-#elif __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
-constexpr int kMaxBlocksAtOnce = 24;
-#else
-constexpr int kMaxBlocksAtOnce = 32;
-#endif
+constexpr bool kIsAmpereOfConsumers = kCompiledArch == 860 || kCompiledArch == 870;
+constexpr bool kIsAdaOrLater = kCompiledArch == 890 || kCompiledArch >= 1200;
+constexpr int kMaxBlocksAtOnce = kCompiledArch == 750 || kIsAmpereOfConsumers ? 16 : kIsAdaOrLater ? 24 : 32;
 // ptxas takes a few registers more for 8.6, 8.9 and 12.x. Kernels that would spill there have a block less.
-#if defined(__CUDA_ARCH__) && \
-    (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
-constexpr int kBlockLess = 1;
-#else
-constexpr int kBlockLess = 0;
-#endif
+constexpr int kBlockLess = kIsAmpereOfConsumers || kIsAdaOrLater ? 1 : 0;
 // Of blocks of so many warps: those that make `warps` of a multiprocessor's.
 constexpr int blocks_for(int warps, int warps_of_block) {
   const int blocks = warps / warps_of_block;

@@ -17,16 +17,18 @@ inline __device__ int as_computed(int value) {
   return value;
 }
 
-// The greatest of the lanes' values.
-inline __device__ int warp_max(int value) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(kFullMask, value);
-#else
+inline __device__ int shuffled_max(int value) {
   for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
     value = max(value, __shfl_xor_sync(kFullMask, value, distance));
   }
   return __shfl_sync(kFullMask, value, 0);
+}
+// The greatest of the lanes' values.
+inline __device__ int warp_max(int value) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800  // of which CUDA's headers declare it
+  if (HALFGNN_ARCH >= 800) return __reduce_max_sync(kFullMask, value);
 #endif
+  return shuffled_max(value);
 }
 
 }  // namespace halfgnn::cuda

@@ -157,11 +157,7 @@ struct ElementwiseBatch {
 };
 
 // At most 64 registers per lane, 72 on sm_100.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int kElementwiseMinBlocks = 7 - kBlockLess;
-#else
-constexpr int kElementwiseMinBlocks = 8;
-#endif
+constexpr int kElementwiseMinBlocks = kCompiledArch >= 1000 ? 7 - kBlockLess : 8;
 
 template <class Config>
 __global__ void __launch_bounds__(kElementwiseThreads, kElementwiseMinBlocks)

@@ -24,11 +24,7 @@ struct SoftmaxConfig {
   static constexpr int kThreads = kSoftmaxWarps * kWarpSize;
   // At most 72 registers per lane: 28 warps on a multiprocessor, each with 2 KiB in flight. Eight items and their
   // addresses take 80 on sm_100.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-  static constexpr int kMinBlocks = kItems == 8 ? 6 : 7;
-#else
-  static constexpr int kMinBlocks = 7;
-#endif
+  static constexpr int kMinBlocks = kCompiledArch >= 1000 && kItems == 8 ? 6 : 7;
   static_assert(kVector % kColumns == 0, "a flat vector holds whole edges");
 };
 

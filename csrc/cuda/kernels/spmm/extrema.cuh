@@ -72,10 +72,10 @@ struct HalfWinners {
 // All bits of those halves of which a is greater than b. nan is not.
 template <class Pair>
 __device__ uint32_t where_greater(Pair a, Pair b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  // There is no such comparison of bfloat16. A difference is 0 only of equal values, and nan has no sign.
-  if constexpr (std::is_same_v<Pair, __nv_bfloat162>) return bytes_of<0xbb99>(bits_as<uint32_t>(__hsub2(b, a)), 0);
-#endif
+  // Before sm_90 there is no such comparison of bfloat16. A difference is 0 only of equal values, and nan has no sign.
+  if constexpr (std::is_same_v<Pair, __nv_bfloat162>) {
+    if (HALFGNN_ARCH < 900) return bytes_of<0xbb99>(bits_as<uint32_t>(__hsub2(b, a)), 0);
+  }
   return __hgt2_mask(a, b);
 }
 

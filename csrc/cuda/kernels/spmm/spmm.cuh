@@ -19,11 +19,7 @@ namespace halfgnn::cuda {
 constexpr int kGatherThreads = 128;
 // At most 64 registers per lane: 32 warps on a multiprocessor. Before sm_80 some of what a warp shares takes registers
 // of every lane (see warp_max).
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int kGatherMinBlocks = 7;
-#else
-constexpr int kGatherMinBlocks = 8;
-#endif
+constexpr int kGatherMinBlocks = kCompiledArch < 800 ? 7 : 8;
 
 template <typename T, int kVectorElements, int kVectorsPerLane>
 struct GatherConfig {

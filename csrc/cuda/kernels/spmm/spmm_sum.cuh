@@ -179,11 +179,7 @@ struct SumLane {
 
 // What weights need takes registers: 24 or 28 warps with four rows in flight per lane hide more latency than 28 or 32
 // with two. From sm_90 on more of what a warp shares is kept once per warp.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr int kFewerBlocks = 1;
-#else
-constexpr int kFewerBlocks = 0;
-#endif
+constexpr int kFewerBlocks = kCompiledArch < 900 ? 1 : 0;
 template <class Config, Weighting kWeighting>
 constexpr int kSumMinBlocks = kWeighting == Weighting::kNone   ? kGatherMinBlocks
                               : kWeighting == Weighting::kEdge ? 8 - 2 * kFewerBlocks

@@ -66,6 +66,11 @@ inline int __all_sync(unsigned mask, int predicate, simt::Site site = simt::here
 inline int __any_sync(unsigned mask, int predicate, simt::Site site = simt::here()) {
   return static_cast<int>(simt::vote(simt::Collective::kAny, mask, predicate != 0, site));
 }
+// From sm_80 on. Of signed integers, as bits.
+inline int __reduce_max_sync(unsigned mask, int value, simt::Site site = simt::here()) {
+  if (simt::arch() < 800) simt::fail("__reduce_max_sync() before sm_80", site);
+  return static_cast<int>(simt::vote(simt::Collective::kReduceMax, mask, static_cast<uint32_t>(value), site));
+}
 inline void __syncwarp(unsigned mask = 0xffffffffu, simt::Site site = simt::here()) {
   simt::vote(simt::Collective::kSyncWarp, mask, 0, site);
 }

@@ -18,6 +18,7 @@ struct WarpCall {
   void* lane;  // what this one brings
 };
 inline void with_whole_warp(WarpFunction function, void* lane, Site site) {
+  if (arch() < 800) fail("there are no such tensor cores before sm_80", site);
   const WarpCall call{function, lane};
   collective({kMatrices, 0, 0, 0xffffffffu, 0, reinterpret_cast<uintptr_t>(&call), site});
 }

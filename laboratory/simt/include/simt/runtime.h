@@ -36,6 +36,7 @@ enum class Collective : uint8_t {
   kBallot,
   kAll,
   kAny,
+  kReduceMax,
   kSyncWarp,
   kSyncThreads,
   kSyncThreadsCount,
@@ -47,7 +48,7 @@ struct Request {
   uint8_t width;     // of a shuffle
   uint32_t mask;     // lanes of the warp that take part; not read for barriers of the block
   uint32_t operand;  // of a shuffle: the lane, distance or mask
-  uint64_t value;    // shuffled bits, or a vote
+  uint64_t value;    // shuffled bits, a vote, or the bits of a number of 32
   Site site;
 };
 
@@ -56,6 +57,9 @@ uint64_t collective(const Request& request);
 
 // The lane that runs now, 0 ... 31.
 int current_lane();
+
+// The architecture of the device, of device.h's settings: 900 for sm_90.
+int arch();
 
 // Fails the kernel that runs now, with this message and where it happened.
 [[noreturn]] void fail(const char* message, Site site);

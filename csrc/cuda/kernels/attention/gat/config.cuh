@@ -18,11 +18,7 @@ constexpr int kGatWarps = 2;
 constexpr int kGatThreads = kGatWarps * kWarpSize;
 
 // From sm_90 on more of what a warp shares is kept once per warp.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr int kGatOlder = 1;
-#else
-constexpr int kGatOlder = 0;
-#endif
+constexpr int kGatOlder = kCompiledArch < 900 ? 1 : 0;
 
 template <typename T, int kVectorElements, int kVectorsPerLane, GatSums kWhich, bool kIsOneHead = false>
 struct GatConfig {

@@ -96,13 +96,11 @@ class GatFrame {
 
   // Of values that are not nan.
   __device__ float max_over_edges(float value) const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    if constexpr (Config::kOneHead) {  // in the order of signed integers
+    if (Config::kOneHead && HALFGNN_ARCH >= 800) {  // in the order of signed integers
       const int bits = __float_as_int(value);
-      const int most = __reduce_max_sync(kFullMask, bits ^ (bits >> 31 & 0x7fffffff));
+      const int most = warp_max(bits ^ (bits >> 31 & 0x7fffffff));
       return __int_as_float(most ^ (most >> 31 & 0x7fffffff));
     }
-#endif
     return over_edges(value, [](float a, float b) { return fmaxf(a, b); });
   }
   __device__ float sum_over_edges(float value) const {

@@ -19,14 +19,11 @@ inline __device__ bool is_sum_positive(__nv_bfloat16 x, __nv_bfloat16 y) { retur
 // gradients are nan either way.
 inline __device__ uint32_t positive_mask(__half2 x, __half2 y) { return __hgt2_mask(x, __hneg2(y)); }
 inline __device__ uint32_t positive_mask(__nv_bfloat162 x, __nv_bfloat162 y) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  return __hgt2_mask(x, __hneg2(y));
-#else
+  if (HALFGNN_ARCH >= 900) return __hgt2_mask(x, __hneg2(y));
   const auto z = bits_as<uint32_t>(__hadd2(x, y));
   constexpr uint32_t kMagnitude = 0x7fff7fffu;
   const uint32_t positive = ((z & kMagnitude) + kMagnitude) & ~z & ~kMagnitude;  // not 0, and without a sign
   return positive | (positive - (positive >> 15));
-#endif
 }
 
 // Which bit of its signs belongs to element i of a vector: those at even places come first, so that the masks of pairs

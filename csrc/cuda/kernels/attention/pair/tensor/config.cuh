@@ -7,11 +7,7 @@
 namespace halfgnn::cuda {
 
 // Gradients with columns need more registers than they would have: on sm_120.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-constexpr bool kColumnsAreLarge = true;
-#else
-constexpr bool kColumnsAreLarge = false;
-#endif
+constexpr bool kColumnsAreLarge = kCompiledArch >= 1200;
 
 // Of edges: the policies of edges.cuh. kBlocksOfHead: of 64 elements.
 template <class EdgesOf, typename T, PairPass kPairPass, int kBlocksOfHead>
