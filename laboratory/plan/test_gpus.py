@@ -55,6 +55,25 @@ def test_what_cuda_does_not_say_is_that_of_an_h100(planners):
     assert ordinary.multiprocessors == h100.multiprocessors and ordinary.l2_bytes == ordinary.memory_bytes == 0
 
 
+@pytest.mark.parametrize("memory_clock,bus_bits", [(0.0, 0), (4.266e9, 0), (0.0, 256)])
+def test_memory_of_which_cuda_says_nothing_is_slow_without_hbm(planners, memory_clock, bus_bits):
+    """As on a GB10, whose memory is the CPU's: 12.1, 48 multiprocessors, 24 MiB of L2."""
+
+    def found(capability, bus_bits=bus_bits, memory_clock=memory_clock):
+        return planners.device_from_facts(
+            "NVIDIA GB10", capability, 24 * MB, 120 * GB, 48, 2.4e9, memory_clock, bus_bits
+        )
+
+    assert found((12, 1)).memory == found((8, 7)).memory == found((11, 0)).memory == 0.3e12
+    assert found((9, 0)).memory == planners.default_device().memory  # some GPU with HBM
+    assert found((12, 1), 256, 4.266e9).memory == pytest.approx(0.9 * 0.273e12, rel=1e-3)
+    # Most reads of 512 bytes miss in the cache. With an H100's rate of memory, rows are left whole.
+    graph = (200_000, 2_000_000)
+    gb10, hasty = found((12, 1)), found((12, 1))
+    hasty.memory = planners.default_device().memory
+    assert planners.lanes(gb10, *graph, 512).slices > planners.lanes(hasty, *graph, 512).slices == 1
+
+
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA L40S", "NVIDIA A100-SXM4-80GB"])
 def test_the_rule_is_near_the_table(planners, name):
     gpu = planners.gpus()[name]

@@ -20,6 +20,9 @@ namespace halfgnn::cuda {
 
 constexpr double kHbmCacheBytes = 35, kOtherCacheBytes = 15;  // per multiprocessor and clock
 constexpr double kCopyShare = 0.9;                            // of the nominal bandwidth
+// Of memory of which CUDA names neither clock nor bus, in bytes per second, of a GPU without HBM: that which CPU and
+// GPU share. 0.273 TB/s nominal on a GB10, and on a Jetson Thor; 0.205 on a Jetson Orin.
+constexpr double kSharedMemory = 0.3e12;
 constexpr int kSchedulers = 4;  // of a multiprocessor; each issues an instruction per clock
 
 struct Gpu {
@@ -67,7 +70,8 @@ struct DeviceFacts {
 
 inline bool has_hbm(int major, int minor) { return minor == 0 ? major <= 10 : major == 10; }
 
-// Of a GPU that is not in the table, from its clocks and sizes. What is not known of them is an H100's.
+// Of a GPU that is not in the table, from its clocks and sizes. What is not known of them is an H100's, but for memory
+// that cannot be HBM: with ten times the rate that it has, planners would take reads of it for free.
 inline Rates rates_by_rule(const DeviceFacts& facts) {
   Rates rates = Device{}.rates;
   if (facts.multiprocessors > 0 && facts.clock > 0) {
@@ -77,7 +81,11 @@ inline Rates rates_by_rule(const DeviceFacts& facts) {
   }
   // Two transfers per clock.
   const double nominal = 2 * facts.memory_clock * static_cast<double>(facts.bus_bits) / 8;
-  if (nominal > 0) rates.memory = kCopyShare * nominal;
+  if (nominal > 0) {
+    rates.memory = kCopyShare * nominal;
+  } else if (!has_hbm(facts.major, facts.minor)) {
+    rates.memory = kSharedMemory;
+  }
   return rates;
 }
 
