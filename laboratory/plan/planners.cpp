@@ -101,9 +101,9 @@ double instructions(double row, double batch, int64_t num_rows, int64_t num_edge
 
 void times(const Device* device, int64_t columns, int64_t row_bytes, int64_t num_edges, bool read_once, double skew,
            int64_t count, int64_t bytes, bool one_by_one, double cached_per_edge, double streamed, double instructions,
-           double once, Times* out) {
+           double node_bytes, double once, Times* out) {
   *out = times_of(*device, {columns, row_bytes, num_edges, read_once, skew},
-                  {count, bytes, one_by_one, cached_per_edge, streamed, instructions}, once);
+                  {count, bytes, one_by_one, cached_per_edge, streamed, instructions, node_bytes}, once);
 }
 
 // ---- Planners.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from .measured import CELLS, Cell, measured
+from .measured import GRAPHS as MEASURED_GRAPHS
 from .planners import Device, Layout, Planners, Slices, Times
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "tuning.md"
@@ -52,11 +54,14 @@ class Model:
         slices = [Slices(-(-row_bytes // tile), tile, True, 0.0, streamed, 0.0) for tile in tiles]
         return min((self._times(graph, row_bytes, s) for s in slices), key=Times.bound)
 
-    def sums(self, graph, width) -> tuple[Times, int]:
-        """Of u_mul_e_sum, and the number of slices."""
+    def sums(self, graph, width, weights=True) -> tuple[Times, int]:
+        """Of u_mul_e_sum, or of copy_u_sum, and the number of slices."""
         nodes, edges = GRAPHS[graph]
-        row_bytes = HALF * width
-        plan, slices = self.planners.lanes_and_slices(self.device, nodes, edges, row_bytes, stream=ID + HALF)
+        row_bytes, stream = HALF * width, ID + HALF if weights else ID
+        kernel = "weighted_sum" if weights else "sum"
+        plan, slices = self.planners.lanes_and_slices(
+            self.device, nodes, edges, row_bytes, stream=stream, kernel=kernel
+        )
         return self._times(graph, row_bytes, slices, self._of_features(graph, row_bytes)), plan.slices
 
     def dots(self, graph, width) -> Times:
@@ -83,6 +88,7 @@ class Model:
             plan, slices = self.planners.parts_of_heads_and_slices(
                 self.device, nodes, edges, heads, HALF * dim // 16, kernel=kernel
             )
+            slices.node_bytes = record_bytes << plan.log2_heads
             slices.cached_per_edge = sectors(record_bytes << plan.log2_heads)
             found.append(self._times(graph, row_bytes, slices, rows * self._of_features(graph, row_bytes)))
         return found[0], found[1]
@@ -108,6 +114,7 @@ class Model:
             plan, slices = self._pair(graph, heads, dim, f"{recorded}gatv2_{which}", per_edge)
             slices.streamed = edges * (2 * ID + record if recorded else ID)
             if which == "sources":
+                slices.node_bytes = 0 if record else 8 << plan.log2_heads
                 slices.cached_per_edge = record or sectors(8 << plan.log2_heads)
             found.append(self._times(graph, per_edge * row_bytes, slices, once * self._of_features(graph, row_bytes)))
         return found[0], found[1:]
@@ -123,9 +130,21 @@ class Model:
             plan, slices = self._pair(graph, heads, dim, f"dot_attention_{which}", 2)
             slices.streamed = edges * ID
             if which == "sources":
+                slices.node_bytes = 8 << plan.log2_heads
                 slices.cached_per_edge = sectors(8 << plan.log2_heads)
             found.append(self._times(graph, row_bytes, slices, once * self._of_features(graph, row_bytes // 2)))
         return found[0], found[1:]
+
+    def kernels_of(self, graph, cell: Cell) -> list[Times]:
+        """Of a measured cell."""
+        if cell.op == "u_dot_v":
+            return [self.dots(graph, cell.dim)]
+        if cell.op in ("copy_u_sum", "u_mul_e_sum"):
+            is_forward, has_weights = cell.direction == "forward", cell.op == "u_mul_e_sum"
+            return [self.sums(graph, cell.dim, has_weights)[0]] if is_forward else self.backward(graph, cell.dim)
+        forward, backward = getattr(self, cell.op.removesuffix("_attention"))(graph, cell.heads, cell.dim)
+        backward = [backward] if isinstance(backward, Times) else backward
+        return [forward] if cell.direction == "forward" else backward
 
 
 def sectors(size: int) -> int:
@@ -270,7 +289,29 @@ def work(planners: Planners) -> str:
     return markdown(["kernel", "rows of 7 edges at once", "per row, beside batches", "per batch of 2 KiB"], rows)
 
 
-TABLES = {"operators": operators, "H200": other_width, "GPUs": gpus, "instructions": work, "attention": attention}
+def beside_measured(planners: Planners) -> str:
+    """For each measured cell of an H200: the bound, the expected time, the measured one, and how many times the expected it is."""
+    model, taken, rows = Model(planners, planners.gpus()[H200]), measured(), []
+    for which in CELLS:
+        row = [which.label]
+        for graph in MEASURED_GRAPHS:
+            kernels, time = model.kernels_of(graph, which), taken[graph, which]
+            expected = sum(kernel.expected() for kernel in kernels)
+            bound = sum(kernel.bound() for kernel in kernels)
+            row.append(", ".join([*map(milliseconds, (bound, expected, time)), f"{time / expected:.2f}"]))
+        rows.append(row)
+    columns = [f"{graph}: bound, expected, measured, ratio" for graph in MEASURED_GRAPHS]
+    return markdown(["H200, ms", *columns], rows)
+
+
+TABLES = {
+    "operators": operators,
+    "H200": other_width,
+    "GPUs": gpus,
+    "instructions": work,
+    "attention": attention,
+    "measured": beside_measured,
+}
 
 
 # ---- the document --------------------------------------------------------------------------------

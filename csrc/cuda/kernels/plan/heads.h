@@ -36,9 +36,9 @@ struct HeadShape {
 struct HeadStream {
   int64_t num_rows;
   RowWork work;
-  int64_t edge_bytes;       // that an edge reads from memory
-  int64_t head_bytes = 0;   // that an edge reads from memory, per head
-  int64_t logit_bytes = 0;  // per edge and head; an edge reads those of a slice from the L2 cache, in whole sectors
+  int64_t edge_bytes;            // that an edge reads from memory
+  int64_t head_bytes = 0;        // that an edge reads from memory, per head
+  int64_t logit_bytes = 0;       // per node and head; an edge reads those of a slice, in whole sectors
   double pair_instructions = 0;  // per edge and head
 };
 
@@ -72,6 +72,8 @@ class HeadPlanner {
     return fastest.choice();
   }
 
+  // Without node_bytes: no GPU has run the two slices of GAT's 8 x 16 on reddit-size that would then be chosen on an
+  // H200, and one took no longer than its bound (docs/tuning.md).
   Slices slices_of(const HeadLayout& layout) const {
     const int64_t heads = int64_t{1} << layout.log2_heads, tiles = cuts_heads_ ? 1 : layout.tiles;
     const int log2_unroll = kLog2Warp - shape_.max_log2_groups;

@@ -63,16 +63,33 @@ struct Slices {
   double cached_per_edge;  // bytes that an edge reads from the L2 cache for every slice, beside its row
   double streamed;         // bytes that all edges together read from memory to sweep the matrix once, beside rows
   double instructions;     // of all warps, for one slice
+  double node_bytes = 0;   // that a node has of what cached_per_edge is read from: logits, records
 };
+
+// What the cache has to hold of each node so that nothing of a slice is missed.
+inline double node_bytes_of(const Gathered& gathered, const Slices& slices) {
+  const bool is_part = slices.one_by_one && slices.bytes < gathered.row_bytes;
+  return static_cast<double>(is_part ? slices.bytes : gathered.row_bytes) + slices.node_bytes;
+}
 
 // Bytes of gathered rows that are read from memory.
 inline double missed_bytes(const RowCache& cache, const Gathered& gathered, const Slices& slices) {
   const double row_bytes = static_cast<double>(gathered.row_bytes), rows = static_cast<double>(gathered.rows);
   const double read = static_cast<double>(gathered.num_edges) * row_bytes;
   if (gathered.read_once) return read;
-  const bool is_part = slices.one_by_one && slices.bytes < gathered.row_bytes;
-  const double missed = read * cache.miss_rate(rows * (is_part ? static_cast<double>(slices.bytes) : row_bytes));
+  const double missed = read * cache.miss_rate(rows * node_bytes_of(gathered, slices));
   return std::max(missed, std::min(read, rows * row_bytes));  // the first read of a row misses in any case
+}
+
+// The same of logits and records of nodes. An access of memory brings those of several nodes, if they are small: it
+// misses if no edge of any of them has been read for long, as if each were missed by itself.
+inline double missed_node_bytes(const RowCache& cache, const Gathered& gathered, const Slices& slices) {
+  if (slices.node_bytes == 0) return 0;
+  const double rows = static_cast<double>(gathered.rows), access = static_cast<double>(kMemoryBytes);
+  const double reads = static_cast<double>(gathered.num_edges * slices.count);
+  const double nodes = std::max(1., access / slices.node_bytes);
+  const double miss = std::pow(cache.miss_rate(rows * node_bytes_of(gathered, slices)), nodes);
+  return std::max(reads * miss * std::max(access, slices.cached_per_edge), rows * slices.node_bytes);
 }
 
 // How long a kernel keeps each part of the GPU busy, in seconds.
@@ -91,7 +108,8 @@ inline Times times_of(const Device& device, const Gathered& gathered, const Slic
   const double count = static_cast<double>(slices.count), sweeps = slices.one_by_one ? count : 1;
   const double cached =
       static_cast<double>(gathered.num_edges) * count * (static_cast<double>(slices.bytes) + slices.cached_per_edge);
-  const double moved = missed_bytes(cache, gathered, slices) + sweeps * slices.streamed + streamed_once;
+  const double missed = missed_bytes(cache, gathered, slices) + missed_node_bytes(cache, gathered, slices);
+  const double moved = missed + sweeps * slices.streamed + streamed_once;
   return {cached / device.rates.cache, moved / device.rates.memory, count * slices.instructions / device.rates.issue};
 }
 
