@@ -69,6 +69,7 @@ def pytest_on_simulator(*arguments: str, **settings) -> int:
     with tempfile.NamedTemporaryFile("r", suffix=".test") as note:
         environment = build.environment(**settings)
         environment |= {"PYTHONPATH": str(build.ROOT), "HALFGNN_SIMT_NOTE": note.name}
+        environment["HALFGNN_TEST_ALL"] = "1"  # plugin.py takes the sample, which has all of the simulator's own tests
         for name in [name for name in environment if name.startswith("PYTEST_")]:
             del environment[name]  # of a pytest that this is called from
         # Sanitizers report to the process's own standard error: it must not be caught.
