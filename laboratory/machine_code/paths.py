@@ -110,6 +110,11 @@ PATHS = [
     *_forward("copy_u_reduce", 128),
     Pass("copy_u_reduce", (1, 128), "backward", "sources", True),
     *_forward("u_dot_v", 128),
+    *(
+        Pass("edge_softmax", (heads, 1), name, "destinations", name == "backward", kernel="softmax_rows")
+        for heads in (1, 8)
+        for name in ("forward", "backward")
+    ),
     Pass("gat_attention", (1, 128), "forward", "destinations"),
     Pass("gat_attention", (1, 128), "forward, training", "destinations"),
     Pass("gat_attention", (1, 128), "backward", "sources", True),
@@ -187,6 +192,8 @@ def _calls(path: Pass, g) -> tuple[Callable, Callable]:
         operands = [u(heads, width), u(heads), v(heads)]
     elif path.operator == "gatv2_attention":
         operands = [u(heads, width), v(heads, width), rows(heads, width)]
+    elif path.operator == "edge_softmax":
+        operands = [rows(g.num_edges, heads)]
     elif path.operator == "dot_attention":
         operands = [v(heads, width), u(heads, width), u(heads, width)]
     else:

@@ -89,6 +89,7 @@ MIN_LOADS = {
     r"sddmm_elementwise_kernel<ElementwiseConfig" + _FULL_VECTOR: 3,
     r"mul_backward_kernel<MulConfig" + _FULL_VECTOR + "1>": 4,
     r"mul_backward_kernel<MulConfig" + _FULL_VECTOR + "4>": 8,
+    rf"softmax_(rows|pieces)<SoftmaxConfig<{_WIDEST}, 0, ": 8,  # edges; both arrays of them in the backward
     r"softmax_(rows|pieces)<SoftmaxConfig" + _FULL_VECTOR: 3,  # four items; both arrays of two in the backward
     rf"gat_attention(_backward)?_kernel<GatConfig<{_WIDEST}, ": 4,
     rf"gat_edge_gradient_kernel<{_WIDEST}>": 8,

@@ -104,7 +104,7 @@ def test_softmax_of_cut_rows(columns, pieces, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [1, 2, 3, 4, 8, 12, 602])
 def test_softmax_rows_longer_than_the_others(columns, dtype):
-    """They wait for a warp or for the block, and are read once or twice."""
+    """They wait for a warp or for the block, and are read once or twice. Where all wait, nothing is done before them."""
     long = [300, 0, 60, 2100] if columns < 100 else [40]
     for identity in (False, True):
         g = graph_of([1, 2, 0, 3, 2, 1, *long] + [1, 2] * 20, 50, IDTYPES[identity], identity)

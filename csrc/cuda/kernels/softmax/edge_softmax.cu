@@ -89,7 +89,7 @@ Plan plan_of(const EdgeSoftmaxArgs& args, bool backward) {
   // Lanes for twice the items of an average row. In the flat layout two at least, for a row's first and last item.
   const int64_t num_rows = args.topology.num_rows;
   const int64_t average = ceil_div(args.topology.num_edges, num_rows * edges_per_item) + (plan.shape.flat ? 1 : 0);
-  const int items = softmax_items(static_cast<int>(vector * size), backward);
+  const int items = softmax_items(static_cast<int>(vector * size), backward, plan.shape.flat);
   int log2_team = log2_ceil(ceil_div(2 * average, items));
   if (plan.shape.flat && log2_team == 0) log2_team = 1;
   log2_team += problem.log2_lanes;

@@ -1,18 +1,23 @@
 // The kernels behind edge_softmax.h. Include only where they are instantiated (edge_softmax_<type>.cu).
 //
 // Method. A row whose items fit in its team's registers is read once. Teams are sized for the average row; what does
-// not fit them goes to the warp, what does not fit the warp to the block. Rows that do not even fit the block are read
-// twice, the second time from the caches, with the running maximum of Milakov and Gimelshein ("Online normalizer
-// calculation for softmax", 2018). Pieces of long rows (rows.cuh) leave their sums in the workspace, and a second
-// kernel writes their results.
+// not fit them goes to the warp, what a warp would load too often to the block. Rows that do not fit are read twice,
+// the second time from the caches, with the running maximum of Milakov and Gimelshein ("Online normalizer calculation
+// for softmax", 2018). Pieces of long rows (rows.cuh) leave their sums in the workspace, and a second kernel writes
+// their results.
 #pragma once
 
 #include "softmax_lane.cuh"
 
 namespace halfgnn::cuda {
 
-// The short rows of a block: first one per team, then those that do not fit their team, one by one. What fits a warp is
-// done by the warp, the rest by the block.
+// How often a warp loads what it holds, for a row: longer ones are the block's. Its four warps each take as long to add
+// up their sums as one warp does, and wait for each other twice, so that a row of few loads takes one warp half of the
+// instructions (docs/tuning.md).
+constexpr int kWarpLoads = 4;
+
+// The short rows of a block: first one per team, then those that do not fit their team, one by one: by a warp those
+// that it loads in few steps, the rest by the block.
 template <class Config>
 class SoftmaxRows {
  public:
@@ -33,7 +38,7 @@ class SoftmaxRows {
     const SoftmaxItems items = items_of<Config>(begin, end);
     const bool leads = (thread_ & ((1 << team.log2_size) - 1)) == 0;
     const bool waits = items.count > capacity(team);
-    const bool waits_for_block = items.count > capacity(warp_team());
+    const bool waits_for_block = items.count > kWarpLoads * capacity(warp_team());
     waiting_ = __ballot_sync(kFullMask, leads && waits && !waits_for_block);
     const uint32_t for_block = __ballot_sync(kFullMask, leads && waits_for_block);
     if (thread_ % kWarpSize == 0) rows_for_block()[owner_] = for_block;
@@ -93,12 +98,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) softmax_
   } else {
     items = rows.of_team(team);
   }
-  do {
+  // If all rows of a warp's teams are empty or wait, there is nothing to do before the first that waits.
+  bool has_items = is_slot || __any_sync(kFullMask, items.count > 0);
+  for (; has_items || rows.next(team, items); has_items = false) {
     float first[Config::kColumns], second[Config::kColumns];
     lane.accumulate(items, team, first, second);
     if (is_slot) return lane.put_partial(unit, first, second);
-    lane.finish(items, team, !team.is_block() || items.count <= lane.capacity(team), first, second);
-  } while (rows.next(team, items));
+    lane.finish(items, team, lane.holds(items, team), first, second);
+  }
 }
 
 // The results of pieces. Every block adds up the sums of its row's pieces for itself: there are few.

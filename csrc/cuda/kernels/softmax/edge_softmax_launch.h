@@ -2,16 +2,18 @@
 #pragma once
 
 #include "../core/rows.cuh"
+#include "../core/vector.cuh"
 
 namespace halfgnn::cuda {
 
 constexpr int kSoftmaxWarps = 4;  // of a block
 
 // Items of `bytes` that a lane holds at most: 64 bytes of registers, and no more than 8 items, since their addresses
-// need registers too.
-constexpr int softmax_items(int bytes, bool backward) {
+// need registers too. Always 8 of whole accesses that are edges: a row then fits the lanes that share it more often,
+// and is read once, and fewer lanes add up their sums.
+constexpr int softmax_items(int bytes, bool backward, bool flat) {
   const int items = 64 / (backward ? 2 * bytes : bytes);
-  return items < 8 ? items : 8;
+  return items < 8 && (flat || bytes < kMaxAccessBytes) ? items : 8;
 }
 
 // See the terms in edge_softmax.cuh.

@@ -27,10 +27,14 @@ class SoftmaxLane {
   }
 
   static __device__ int capacity(const SoftmaxTeam& team) { return kItems * team.stride; }
+  // Whether the team's registers hold all of a row: then it is read once.
+  static __device__ bool holds(const SoftmaxItems& items, const SoftmaxTeam& team) {
+    return items.count <= capacity(team);
+  }
 
   // Forward: the maximum of each column and the sum of exponentials of the differences from it. Backward: sums of
   // result * gradient, and of results. All lanes of a warp take part, each with a row that fits its team, or all of the
-  // block with one row.
+  // warp or of the block with one row.
   __device__ void accumulate(const SoftmaxItems& items, const SoftmaxTeam& team, float (&first)[kColumns],
                              float (&second)[kColumns]) {
     start(first, second);
@@ -43,7 +47,7 @@ class SoftmaxLane {
         add_exponentials(first, second);
       }
       begin += capacity(team);
-    } while (team.is_block() && begin < items.count);
+    } while (begin < items.count);
     if constexpr (Config::kBackward) {
       reduce<Sum>(first, team, 0);
     } else {
@@ -67,7 +71,7 @@ class SoftmaxLane {
       if (!is_loaded) load(items, team, begin);
       write(first, second);
       begin += capacity(team);
-    } while (team.is_block() && begin < items.count);
+    } while (begin < items.count);
   }
 
   // One piece's sums to the workspace.

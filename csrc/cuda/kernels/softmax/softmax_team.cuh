@@ -20,11 +20,13 @@ struct SoftmaxConfig {
   static constexpr int kVector = kVectorElements;
   static constexpr bool kFlat = kFlatColumns > 0;
   static constexpr int kColumns = kFlat ? kFlatColumns : kVector;  // that a lane has sums for
-  static constexpr int kItems = softmax_items(kVector * static_cast<int>(sizeof(T)), kBackward);
+  static constexpr int kItems = softmax_items(kVector * static_cast<int>(sizeof(T)), kBackward, kFlat);
   static constexpr int kThreads = kSoftmaxWarps * kWarpSize;
-  // At most 72 registers per lane: 28 warps on a multiprocessor, each with 2 KiB in flight. Eight items and their
-  // addresses take 80 on sm_100.
-  static constexpr int kMinBlocks = kCompiledArch >= 1000 && kItems == 8 ? 6 : 7;
+  static constexpr int kHeldBytes = kArrays * kItems * kVector * static_cast<int>(sizeof(T));  // of a lane's items
+  // Registers per lane: at most 72 for 64 bytes, 96 for 128, 128 for 256. So 28, 20 and 16 warps are on a
+  // multiprocessor, with 2, 4 and 8 KiB in flight each. Eight items of 64 bytes and their addresses take 80 on sm_100.
+  static constexpr int kSmallBlocks = kCompiledArch >= 1000 && kItems == 8 ? 6 : 7;
+  static constexpr int kMinBlocks = kHeldBytes > 128 ? 4 : kHeldBytes > 64 ? 5 : kSmallBlocks;
   static_assert(kVector % kColumns == 0, "a flat vector holds whole edges");
 };
 
