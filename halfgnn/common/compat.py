@@ -68,6 +68,14 @@ def forget_names() -> None:
         rules.clear_lru_cache()
 
 
+def forget_names_without(original: Function) -> None:
+    """The same if torch.compile does not know a function of PyTorch, because a wrapper had its name when it looked it up."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    known = getattr(rules, "get_torch_obj_rule_map", None)
+    if known is not None and known.cache_info().currsize and original not in known():
+        forget_names()
+
+
 # ---- older versions --------------------------------------------------------------------------------------------------------------
 
 

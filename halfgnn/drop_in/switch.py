@@ -8,6 +8,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+import torch
+
+from ..common.compat import forget_names_without
 from .checkpoint import CHECKPOINTS
 from .names import NAMES
 from .table import ALWAYS, Shared
@@ -187,6 +190,7 @@ class Switch:
             bindings = self._bindings[part]
             if bindings and not self._is_used(part):
                 bindings.restore()
+                forget_names_without(torch.index_add)  # or Dynamo would end its graphs at what was wrapped
                 if part == ALWAYS and not is_again:
                     self._restored()
                 if part in self._shared:

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch_geometric.nn as upstream
 from torch import nn
+from torch._dynamo import trace_rules
 from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 from torch_geometric import utils
@@ -356,3 +357,14 @@ def test_products_of_sparse_matrices_are_made_between_graphs(layout):
     with halfgnn.pyg.accelerate():
         program = torch.export.export(conv, (x.detach(), matrix), strict=True)
     assert "halfgnn" not in str(program.graph)
+
+
+def test_functions_are_known_after_they_were_wrapped():
+    """Dynamo looks PyTorch's functions up once, here while the drop-in is on. Later graphs have them all the same."""
+    model = MAKE["index_add"]()
+    expected, _ = compiled_counts(model, True)
+    with halfgnn.pyg.accelerate():
+        trace_rules.clear_lru_cache()
+        trace_rules.get_torch_obj_rule_map()
+    counts, _ = compiled_counts(model, True)
+    assert counts == expected
