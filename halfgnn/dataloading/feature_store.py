@@ -179,6 +179,15 @@ class FeatureStore:
         rows = self._gathered(ids, None, self.device)
         return rows.to(device) if out is None else out.copy_(rows)
 
+    def read_ahead(self) -> None:
+        """Asks the system to read the rows of a file into its cache, in order, beside what the process does next. Does nothing for
+        rows in memory."""
+        if self._file is not None and self._file.mapped is not None and hasattr(mmap, "MADV_WILLNEED"):
+            begin, end = self._file.bytes()
+            begin -= begin % mmap.PAGESIZE
+            if end > begin:
+                self._file.mapped.madvise(mmap.MADV_WILLNEED, begin, end - begin)
+
     def can_be_read_by(self, device: torch.device) -> bool:
         """Whether `device` is a GPU that gathers by itself: it holds the rows, or they are in page-locked memory."""
         return device.type == "cuda" and (
@@ -260,6 +269,11 @@ class _File:
     mapped: Any  # mmap.mmap; None of an empty file
     window: tuple[int, int]  # rows of the layout
     state: tuple[int, int]  # size, and time of the last change
+
+    def bytes(self) -> tuple[int, int]:
+        """Of the window, in the file."""
+        row = torch.Size(self.layout.shape[1:]).numel() * self.layout.dtype.itemsize
+        return self.layout.offset + self.window[0] * row, self.layout.offset + self.window[1] * row
 
     def check_size(self) -> None:
         if self.mapped is not None and self.mapped.size() < self.layout.end:  # size() asks the file

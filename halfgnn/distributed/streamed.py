@@ -13,25 +13,11 @@ from torch import Tensor
 
 from ..dataloading import FeatureStore
 from ..graph import Graph
+from .blocks import Blocks, Part
 from .features import open_features
 from .partition import read, read_part
 
 Layer = Callable[[Graph, tuple[Tensor, Tensor]], Tensor]
-
-
-class _Part:
-    """A part of the graph. first, num_own: its nodes among those of all parts. ghosts: the rows of its other sources there."""
-
-    def __init__(self, part: dict[str, Tensor], first: int, firsts: Tensor, place: Tensor) -> None:
-        self.first, self.num_own, self.nodes = first, part["nodes"].shape[0], part["nodes"].long()
-        owners = torch.repeat_interleave(torch.arange(len(firsts)), part["ghost_counts"].long())
-        self.ghosts = firsts[owners] + place[part["ghosts"].long()]
-        num_src = self.num_own + self.ghosts.shape[0]
-        self.graph = Graph(num_src, self.num_own, csc=(part["indptr"], part["indices"], None))
-
-    @property
-    def own(self) -> slice:
-        return slice(self.first, self.first + self.num_own)
 
 
 class Streamed:
@@ -63,13 +49,11 @@ class Streamed:
             raise ValueError(f"{folder} holds a heterograph; expected a graph of one node type and one edge type")
         self._folder, self._description, self.num_parts = Path(folder), description, len(description["parts"])
         self.num_nodes, self.num_edges = description["num_nodes"], description["num_edges"]
-        sizes = torch.tensor([part["nodes"] for part in description["parts"]])
-        firsts = sizes.cumsum(0) - sizes
-        parts = [read_part(folder, number) for number in range(self.num_parts)]
-        place = torch.empty(self.num_nodes, dtype=torch.int64)  # of a node among those of its part
-        for part in parts:
-            place[part["nodes"].long()] = torch.arange(part["nodes"].shape[0])
-        self._parts = [_Part(part, int(first), firsts, place) for part, first in zip(parts, firsts)]
+        self._parts: list[Part] = []
+        first = 0
+        for number in range(self.num_parts):
+            self._parts.append(Part(read_part(folder, number), first))
+            first += self._parts[-1].num_src
         self._scratch = scratch
 
     # ---- training ------------------------------------------------------------------------------------------------------------
@@ -97,36 +81,36 @@ class Streamed:
         layers = _checked(layers)
         if not callable(loss):
             raise TypeError(f"loss is {loss!r}; expected a function of rows and ids of nodes")
-        with self._files() as files:
-            states = self._forward(layers[:-1], x, files)
-            return self._backward(layers, x, loss, files, states)
+        with self._files(x) as files:
+            states = self._forward(layers[:-1], files)
+            return self._backward(layers, loss, files, states)
 
     def predict(self, layers: Sequence[Layer], x: str) -> Tensor:
         """The last layer's rows (N, *) of all nodes, in the order of the graph, without gradients. Arguments as of step."""
         layers = _checked(layers)
-        with self._files() as files:
-            self._forward(layers, x, files)
+        with self._files(x) as files:
+            self._forward(layers, files)
             rows = files.rows[len(layers)]
-            out = rows.new_empty(rows.shape)
+            out = torch.empty(self.num_nodes, *rows.shape, dtype=rows.dtype)
             for part in self._parts:
-                out[part.nodes] = rows[part.own]
+                out[part.nodes] = rows.read_own(part)
             return out
 
-    def _forward(self, layers: list[Layer], x: str, files: _Files) -> dict[tuple[int, int], Tensor]:
+    def _forward(self, layers: list[Layer], files: _Files) -> dict[tuple[int, int], Tensor]:
         """Writes the rows after each layer. Returns the state of random numbers before each of its parts."""
         states = {}
         for number, layer in enumerate(layers):
             for place, part in enumerate(self._parts):
                 states[number, place] = torch.get_rng_state()
                 with torch.no_grad():
-                    files.write(number + 1, part, self._run(layer, number, part, self._rows(number, x, part, files)))
+                    files.write(number + 1, place, self._run(layer, number, part, files.read(number, place)))
         return states
 
-    def _backward(self, layers: list[Layer], x: str, loss: Any, files: _Files, states: Any) -> Tensor:
+    def _backward(self, layers: list[Layer], loss: Any, files: _Files, states: Any) -> Tensor:
         total, has_gradient = torch.zeros(()), False
         for number in reversed(range(len(layers))):
             for place, part in enumerate(self._parts):
-                rows = self._rows(number, x, part, files)
+                rows = files.read(number, place)
                 rows.requires_grad_(number > 0 and (rows.is_floating_point() or rows.is_complex()))
                 torch.clear_autocast_cache()  # weights that were cast without gradients in the forward
                 with torch.enable_grad(), _random_numbers(states.get((number, place))):
@@ -138,90 +122,96 @@ class Streamed:
                             has_gradient = True
                             of_part.backward()
                     elif out.requires_grad and number + 1 in files.grads:  # the layers after it may have none for it
-                        out.backward(files.grads[number + 1][part.own].to(out.dtype))
+                        out.backward(files.grads[number + 1].read_sum(place).to(out.dtype))
                 if rows.grad is not None:
-                    files.add_gradient(number, part, rows.grad)
+                    files.write_gradient(number, place, rows.grad)
             if not has_gradient:
                 raise ValueError(
                     "loss has no gradient in any part; the last layer's rows, or what loss made of them, need one"
                 )
-            files.grads.pop(number + 1, None)
+            files.drop(number + 1)
         return total
 
-    def _run(self, layer: Layer, number: int, part: _Part, rows: Tensor) -> Tensor:
+    def _run(self, layer: Layer, number: int, part: Part, rows: Tensor) -> Tensor:
         out = layer(part.graph, (rows, rows[: part.num_own]))
         if not isinstance(out, Tensor) or out.dim() == 0 or out.shape[0] != part.num_own:
             what = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"type {type(out).__name__}"
             raise ValueError(f"layers[{number}] returned {what}; expected a tensor ({part.num_own}, *)")
         return out
 
-    # ---- rows ------------------------------------------------------------------------------------------------------------------
-
-    def _rows(self, number: int, x: str, part: _Part, files: _Files) -> Tensor:
-        """The rows of a part's sources before a layer."""
-        if number:
-            return torch.cat([files.rows[number][part.own], files.rows[number].index_select(0, part.ghosts)])
-        stores = self._features(x)
-        rows = [stores[self._parts.index(part)].data]
-        for other, store in zip(self._parts, stores):
-            ids = part.ghosts[(part.ghosts >= other.first) & (part.ghosts < other.first + other.num_own)]
-            if ids.numel():
-                rows.append(store.gather(ids - other.first))
-        return torch.cat(rows)  # ghosts are in the order of parts
-
-    def _features(self, name: str) -> list[FeatureStore]:
-        return [open_features(self._folder, self._description, number, name) for number in range(self.num_parts)]
-
-    def _files(self) -> _Files:
-        return _Files(self.num_nodes, self._scratch)
+    def _files(self, name: str) -> _Files:
+        stores = [open_features(self._folder, self._description, number, name) for number in range(self.num_parts)]
+        return _Files(self._parts, stores, self._scratch)
 
     def __repr__(self) -> str:
         return f"Streamed({self.num_parts} parts, num_nodes={self.num_nodes}, num_edges={self.num_edges})"
 
 
 class _Files:
-    """Rows of all nodes, in the order of parts, in files that go when the context ends. By the layer that reads them."""
+    """Rows of all nodes by the layer that reads them, and their gradients. The files go when the context ends.
 
-    def __init__(self, num_nodes: int, scratch: Any) -> None:
-        self._num_nodes, self._scratch = num_nodes, scratch
-        self.rows: dict[int, Tensor] = {}
-        self.grads: dict[int, Tensor] = {}  # in fp32, or fp64
+    features: of each part's own nodes.
+    """
+
+    def __init__(self, parts: list[Part], features: list[FeatureStore], scratch: Any) -> None:
+        self._parts, self._features, self._scratch = parts, features, scratch
+        self.rows: dict[int, Blocks] = {}
+        self.grads: dict[int, Blocks] = {}
 
     def __enter__(self) -> _Files:
         self._folder = tempfile.TemporaryDirectory(dir=self._scratch)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.rows.clear()
-        self.grads.clear()
+        for blocks in (*self.rows.values(), *self.grads.values()):
+            blocks.close()
         self._folder.cleanup()
 
-    def write(self, number: int, part: _Part, rows: Tensor) -> None:
-        if number not in self.rows:
-            self.rows[number] = self._made(f"rows-{number}", rows.shape[1:], rows.dtype)
-        made = self.rows[number]
-        if rows.shape[1:] != made.shape[1:] or rows.dtype != made.dtype:
-            expected = f"{made.dtype} ({part.num_own}, {', '.join(map(str, made.shape[1:]))})"
+    def read(self, layer: int, number: int) -> Tensor:
+        """The rows (num_src, *) of a part's sources before a layer."""
+        self._read_ahead(layer, (number + 1) % len(self._parts))
+        part = self._parts[number]
+        if layer:
+            return self.rows[layer].read(part)
+        own = self._features[number]
+        rows = torch.empty(part.num_src, *own.shape[1:], dtype=own.dtype)
+        own.gather(torch.arange(part.num_own), rows[: part.num_own])
+        for owner, store in enumerate(self._features):
+            ghosts = self._parts[owner].sends[number]
+            if ghosts.numel():
+                first = part.ghosts_of(owner) - part.first
+                store.gather(ghosts, rows[first : first + ghosts.shape[0]])
+        return rows
+
+    def _read_ahead(self, layer: int, number: int) -> None:
+        if layer:
+            self.rows[layer].read_ahead(self._parts[number])
+        else:
+            self._features[number].read_ahead()
+        if layer + 1 in self.grads:
+            self.grads[layer + 1].read_ahead(self._parts[number])
+
+    def write(self, layer: int, number: int, rows: Tensor) -> None:
+        made = self.rows.get(layer) or self.rows.setdefault(layer, self._made(f"rows-{layer}", rows))
+        if rows.shape[1:] != made.shape or rows.dtype != made.dtype:
+            expected = f"{made.dtype} {(rows.shape[0], *made.shape)}"
             raise ValueError(
-                f"layers[{number - 1}] returned {rows.dtype} {tuple(rows.shape)}; expected {expected}, as for the first part"
+                f"layers[{layer - 1}] returned {rows.dtype} {tuple(rows.shape)}; expected {expected}, as for the first part"
             )
-        made[part.own] = rows
+        made.write_own(number, rows)
 
-    def add_gradient(self, number: int, part: _Part, grad: Tensor) -> None:
-        if number not in self.grads:
-            dtype = torch.promote_types(grad.dtype, torch.float32)
-            self.grads[number] = self._made(f"gradient-{number}", grad.shape[1:], dtype)
-        total = self.grads[number]
-        total[part.own] += grad[: part.num_own]
-        total.index_add_(0, part.ghosts, grad[part.num_own :].to(total.dtype))  # no row twice
+    def write_gradient(self, layer: int, number: int, grad: Tensor) -> None:
+        made = self.grads.get(layer) or self.grads.setdefault(layer, self._made(f"gradient-{layer}", grad))
+        made.write(self._parts[number], grad)
 
-    def _made(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Zeros (N, *shape) in a new file."""
-        size = self._num_nodes * shape.numel()
-        if not size:
-            return torch.zeros(self._num_nodes, *shape, dtype=dtype)
-        path = Path(self._folder.name) / name
-        return torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(self._num_nodes, *shape)
+    def drop(self, layer: int) -> None:
+        """Rows and gradients that were read for the last time."""
+        for files in (self.rows, self.grads):
+            if layer in files:
+                files.pop(layer).close()
+
+    def _made(self, name: str, like: Tensor) -> Blocks:
+        return Blocks(Path(self._folder.name) / name, self._parts, like.shape[1:], like.dtype)
 
 
 def _checked(layers: Sequence[Layer]) -> list[Layer]:

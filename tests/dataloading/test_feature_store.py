@@ -1,7 +1,10 @@
 """FeatureStore: rows as they are stored, from every kind of memory, and clear errors if a file is wrong."""
 
+import ctypes
+import mmap
 import os
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -257,6 +260,30 @@ def test_an_empty_file_has_no_rows(tmp_path):
     assert store.gather(torch.zeros(0, dtype=torch.int64)).shape == (0, 4)
     with pytest.raises(IndexError, match="ids"):
         store.gather(torch.tensor([0]))
+
+
+def test_reading_ahead(tmp_path):
+    """The pages of a slice's rows are in the system's cache soon after, and no row changes."""
+    for _, store in kinds(tmp_path):
+        store[10:30].read_ahead()
+        store[3:3].read_ahead()
+        assert torch.equal(store.gather(torch.arange(50)).cpu(), values())
+    path, width = tmp_path / "pages.npy", 4096
+    np.save(path, np.ones((64, width), np.float32))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    store = FeatureStore.open(path)[8:40]
+    store.read_ahead()
+    first = store.data.data_ptr()
+    begin = first - first % mmap.PAGESIZE
+    pages = (ctypes.c_ubyte * ((first + store.nbytes - begin + mmap.PAGESIZE - 1) // mmap.PAGESIZE))()
+    for _ in range(200):
+        assert ctypes.CDLL(None).mincore(ctypes.c_void_p(begin), len(pages) * mmap.PAGESIZE, pages) == 0
+        if all(page & 1 for page in pages):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{sum(page & 1 for page in pages)} of {len(pages)} pages are in the cache")
 
 
 def test_rows_are_what_they_say():

@@ -120,6 +120,42 @@ def test_layers_without_gradients(stream):
     torch.testing.assert_close(stream.step([first, second], "x", of_some), expected.detach())
 
 
+@pytest.mark.parametrize("shape", [(), (2, 3), (0,)], ids=str)
+def test_rows_of_any_shape(stream, shape):
+    size = torch.Size(shape).numel()
+    w = torch.linspace(1, 2, C * size).view(C, size).requires_grad_()
+    layers = [
+        lambda g, x: (x[1] @ w).view(len(x[1]), *shape),
+        lambda g, x: halfgnn.ops.copy_u_sum(g, x[0].view(len(x[0]), size)),
+    ]
+    expected = of_whole_graph(layers)
+    torch.testing.assert_close(stream.predict(layers, "x"), expected)
+    assert stream.predict(layers[:1], "x").shape == (N, *shape)
+    (grad,) = torch.autograd.grad(expected.square().sum(), [w])
+    stream.step(layers, "x", lambda out, nodes: out.square().sum())
+    torch.testing.assert_close(w.grad, grad)
+
+
+def test_gradients_of_other_parts_arrive(stream):
+    """Of a loss that is of one part's nodes alone, through the rows that it reads of the others; twice the same bits."""
+    module, functions = network("sage", 3)
+    part = stream._parts[-1]
+
+    def of_one(out, nodes):
+        return F.cross_entropy(out, labels()[nodes]) if torch.equal(nodes, part.nodes) else torch.zeros(())
+
+    F.cross_entropy(of_whole_graph(functions)[part.nodes], labels()[part.nodes]).backward()
+    expected = [p.grad for p in module.parameters()]
+    found = []
+    for _ in range(2):
+        module.zero_grad()
+        stream.step(functions, "x", of_one)
+        found.append([p.grad for p in module.parameters()])
+    for first, second, grad in zip(*found, expected, strict=True):
+        assert torch.equal(first, second)
+        torch.testing.assert_close(first, grad, rtol=1e-4, atol=1e-6)
+
+
 def test_rows_that_differ_between_parts(stream):
     first = stream._parts[0].num_own
     if stream.num_parts == 1:
