@@ -65,7 +65,7 @@ def _major(cuda_home):
 
 
 def why_no_cuda(torch, cuda_home):
-    """Why the CUDA half cannot be built, or None if it can."""
+    """Why the CUDA back end cannot be built, or None if it can."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} was built without CUDA"
     if cuda_home is None:

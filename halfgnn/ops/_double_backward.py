@@ -120,7 +120,7 @@ def _of_product(call, sides, grad, lhs, rhs, x, y, need_grad, need_lhs, need_rhs
 
 
 def _of_quotient(call, sides, grad, lhs, rhs, x, y, need_grad, need_lhs, need_rhs) -> Three:
-    """In fp32 for halves, because the inverse would be rounded."""
+    """In fp32 for half types, because the inverse would be rounded."""
     wide = torch.promote_types(grad.dtype, torch.float32)
     product = replace(call, op="mul", dtypes=(wide, wide))
     grad_type, grad, inverse = grad.dtype, grad.to(wide), rhs.to(wide).reciprocal()

@@ -133,7 +133,7 @@ def _bias_like(bias: Tensor, name: str, feat: Tensor) -> Tensor:
         return bias
     if feat.dtype == torch.float64 or bias.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise TypeError(
-            f"{name} has dtype {bias.dtype}; expected that of the features, {feat.dtype}, or torch.float32 with halves"
+            f"{name} has dtype {bias.dtype}; expected that of the features, {feat.dtype}, or torch.float32 beside half types"
         )
     return bias.float()
 
@@ -148,7 +148,7 @@ class EdgeTermLimits(NamedTuple):
     dot_columns: int  # of feat, in dot attention
     leaky_columns: int  # of feat, in GATv2
     columns_beside_rows: bool  # whether feat may come with key or value
-    half_columns_capability: int  # the major compute capability from which GATv2 takes feat of halves
+    half_columns_capability: int  # the major compute capability from which GATv2 takes feat in fp16 or bf16
 
 
 def _limits() -> dict[str, EdgeTermLimits | None]:

@@ -305,14 +305,14 @@ def dot_attention(
         g: Graph or DGLGraph, bipartite or not.
         query: (num_dst, H, D), key: (num_src, H, D), value: (num_src, H, D).
         scale: by default 1 / sqrt(D).
-        edge_bias: (E, H), in key's dtype, or in any half type or fp32 beside halves. -inf removes an edge from a head. A node
+        edge_bias: (E, H), in key's dtype, or in any half type or fp32 beside one. -inf removes an edge from a head. A node
             whose edges are all removed gets 0, as a node without edges does, and gradients stay finite.
         edge_feat: (E, C), a few columns that all heads share.
         edge_key_weight, edge_value_weight: (H * D, C), as nn.Linear(C, H * D).weight, or (H, D, C). One, both, or one for both.
         edge_key, edge_value: (E, H, D). They may be one tensor: it is read once, and its gradient is written once.
         dropout_p, precise, return_weights: see :func:`gat_attention`.
 
-    Numbers, memory, results and errors are as for :func:`gat_attention`, in that what edges add is kept for the backward too. No
+    Numbers, memory, results and errors are as for :func:`gat_attention`, in that what edges add is saved for the backward too. No
     projection of edge_feat is ever made for all edges: W_k^T query[v] meets edge_feat[e], and W_v projects the weighted sum of
     edge_feat. On CUDA, terms of edges with heads of more than 512 bytes, and an edge_feat that is in values beside edge_key or
     edge_value or has more than 128 columns, run separate operators for now, which keep numbers of edges, and draw dropout as torch

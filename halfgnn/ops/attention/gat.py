@@ -171,9 +171,9 @@ def gat_attention(
         return_weights: also return the weights.
 
     Logits, exponentials and sums are fp32, and the result is rounded once. Nodes without in-edges get 0. Results are bitwise
-    reproducible, and dropout follows torch.manual_seed. The backward keeps the inputs, and per destination: two halves per feature
-    (one if not precise), one more for the edges whose logits are positive, and one number per head. Apart from edge_logits it keeps
-    nothing per edge. Derivatives of every order exist; a second one keeps numbers of edges.
+    reproducible, and dropout follows torch.manual_seed. Saved for the backward are the inputs, and per destination: two
+    half-precision values per feature (one if not precise), one more for the edges whose logits are positive, and one number per
+    head. Apart from edge_logits it keeps nothing per edge. Derivatives of every order exist; a second one keeps numbers of edges.
 
     Returns:
         (num_dst, H, D), like feat. With return_weights the pair of it and (E, H), the softmax before dropout, which is made by the

@@ -154,8 +154,8 @@ def _projects(feat_src: Tensor, edge_feat: Tensor | None) -> bool:
 
 
 def _taken(operands: _Operands) -> _Operands:
-    """What kernels are given: `operands` themselves unless columns are projected. Then all are wide, as halves would be rounded
-    before LeakyReLU. The backward projects them again."""
+    """What kernels are given: `operands` themselves unless columns are projected. Then all are wide, as half types would be
+    rounded before LeakyReLU. The backward projects them again."""
     x = operands
     if not _projects(x.feat_src, x.edge_feat):
         return x
@@ -268,9 +268,9 @@ def gatv2_attention(
             nn.Linear(C, H * D).weight, or (H, D, C). They are projected for a few edges at a time, so no (E, H, D) is made.
         negative_slope, dropout_p, precise, return_weights: see :func:`gat_attention`.
 
-    Numbers, memory, results and errors are as for :func:`gat_attention`. On CUDA, more than 16 columns of
-    edges (any, of halves on GPUs before sm_80) are projected for all edges, in fp32, and again in the backward. Heads of more than
-    512 bytes (then of fp32) run separate operators.
+    Numbers, memory, results and errors are as for :func:`gat_attention`. On CUDA, more than 16 columns of edges (any, in fp16 or
+    bf16 on GPUs before sm_80) are projected for all edges, in fp32, and again in the backward. Heads of more than 512 bytes (then
+    of fp32) run separate operators.
     """
     g = as_graph(g)
     check_operand(feat_src, "feat_src", g, "u")

@@ -184,7 +184,7 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def _cast(tensors: Sequence[Tensor | None], names: Sequence[str], device: torch.device) -> list[Tensor | None]:
     """The tensors in autocast's dtype. Raises unless they have one dtype, and are on the device. Positions may be fp32 beside
-    halves, and autocast leaves them as they are."""
+    half types, and autocast leaves them as they are."""
     for x, name in zip(tensors, names):
         if x is not None and x.device != device:
             raise ValueError(f"{name} is on {x.device}; expected the graph's device, {device}")

@@ -192,12 +192,12 @@ def edge_network(
         reduce: sum, mean, max, or none (with return_edges). Nodes without in-edges get 0.
         return_edges: also return m (E, outputs); with residual edge_feat + m, the next features of the edges (MeshGraphNet).
 
-    All tensors are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype; autocast casts them. Positions may be fp32 beside halves,
-    and autocast leaves them. Sums over edges are made in fp32 and rounded once; the rows of a tile, and the products that make a
-    weight's gradient of a tile, are rounded as PyTorch rounds them. On CPUs with slow products of halves tiles are computed in
-    fp32. Equal calls give equal bits, with one number of threads: PyTorch's products depend on it. A tile has 8,192 edges on a
-    CPU, and on CUDA a 32nd of all edges, 2^16 to 2^18; its rows take about ten times that times F elements. Derivatives of every
-    order exist; a second one, and a call under torch.func, keep rows of all edges.
+    All tensors are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype; autocast casts them. Positions may be fp32 beside half
+    types, and autocast leaves them. Sums over edges are made in fp32 and rounded once; the rows of a tile, and the products that
+    make a weight's gradient of a tile, are rounded as PyTorch rounds them. On CPUs with slow half-precision products tiles are
+    computed in fp32. Equal calls give equal bits, with one number of threads: PyTorch's products depend on it. A tile has 8,192
+    edges on a CPU, and on CUDA a 32nd of all edges, 2^16 to 2^18; its rows take about ten times that times F elements. Derivatives
+    of every order exist; a second one, and a call under torch.func, keep rows of all edges.
 
     Returns:
         (num_dst, outputs), with return_edges the pair of it and (E, outputs), or the latter alone if reduce is none.
