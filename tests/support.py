@@ -43,6 +43,7 @@ DTYPES = [*HALVES, torch.float32, torch.float64]
 # Of two operands: a half type and float32, in either order.
 MIXED = [pair for half in HALVES for pair in ((half, torch.float32), (torch.float32, half))]
 IDTYPES = [torch.int32, torch.int64]
+NAIVE = [f"naive_{name}" for name in ("attention", "dot", "max", "softmax", "sum")]  # of benchmarks.yardsticks
 
 WIDTHS = [1, 3, 7, 8, 31, 32, 33, 41, 64, 100, 128, 256, 602]
 HEADS = [1, 3, 4, 8]

@@ -1,7 +1,7 @@
-"""What is only there to be measured against: torch.ops.halfgnn_yardsticks, CUDA kernels in a library of their own.
+"""What is only there to be measured against, and to be read: torch.ops.halfgnn_yardsticks, CUDA kernels in a library of their own.
 
 gather_limit: the loads of a sum without its arithmetic. scalar_spmm, scalar_sddmm: the algorithm of DGL's kernels for half
-precision. library.cpp has their schemas. The library is loaded when this is imported.
+precision. naive_*: a kernel per family of operators in plain loops (naive.cu). library.cpp has their schemas. The library is loaded when this is imported.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ if not hasattr(torch.ops.halfgnn_yardsticks, "gather_limit"):
 gather_limit = torch.ops.halfgnn_yardsticks.gather_limit
 scalar_spmm = torch.ops.halfgnn_yardsticks.scalar_spmm
 scalar_sddmm = torch.ops.halfgnn_yardsticks.scalar_sddmm
+naive_sum = torch.ops.halfgnn_yardsticks.naive_sum
+naive_max = torch.ops.halfgnn_yardsticks.naive_max
+naive_dot = torch.ops.halfgnn_yardsticks.naive_dot
+naive_softmax = torch.ops.halfgnn_yardsticks.naive_softmax
+naive_attention = torch.ops.halfgnn_yardsticks.naive_attention
 
 
 def has_kernels(device: str) -> bool:
@@ -72,3 +77,29 @@ def _(indptr, indices, edge_ids, op, reduce, lhs, rhs):
 @register_fake("scalar_sddmm", namespace="halfgnn_yardsticks")
 def _(src, dst, op, lhs, rhs, lhs_target, rhs_target):
     return lhs.new_empty((src.shape[0], *lhs.shape[1:-1], *((1,) if op == "dot" else lhs.shape[-1:])))
+
+
+@register_fake("naive_sum", namespace="halfgnn_yardsticks")
+def _(indptr, indices, x, weight):
+    return x.new_empty((indptr.shape[0] - 1, *x.shape[1:]))
+
+
+@register_fake("naive_max", namespace="halfgnn_yardsticks")
+def _(indptr, indices, x):
+    out = x.new_empty((indptr.shape[0] - 1, *x.shape[1:]))
+    return out, indptr.new_empty(out.shape)
+
+
+@register_fake("naive_dot", namespace="halfgnn_yardsticks")
+def _(indptr, indices, x, y):
+    return x.new_empty((indices.shape[0], x.shape[1]))
+
+
+@register_fake("naive_softmax", namespace="halfgnn_yardsticks")
+def _(indptr, logits):
+    return torch.empty_like(logits)
+
+
+@register_fake("naive_attention", namespace="halfgnn_yardsticks")
+def _(indptr, indices, score, of_src, of_dst, attn, x, constant):
+    return x.new_empty((indptr.shape[0] - 1, *x.shape[1:]))

@@ -57,6 +57,7 @@ MODULES = (
     "tests/ops/test_gather_rows.py",
     "tests/benchmarks/test_gather_limit.py",
     "tests/benchmarks/test_scalar_baseline.py",
+    "tests/benchmarks/test_naive.py",
     "tests/ops/test_raw_ops.py",
     "tests/ops/test_errors.py",
     "tests/graph/test_graph.py",

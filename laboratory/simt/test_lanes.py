@@ -107,6 +107,16 @@ def _scalar(g, dtype):
     return out, [arg, dots, yardsticks.scalar_spmm(*g.csc(), "mul", "sum", x, weights)[0]]
 
 
+def _naive(g, dtype):
+    csc = [ids.int() for ids in g.csc()[:2]]
+    x, y = randn(g.num_src, 2, 20, dtype=dtype), randn(g.num_dst, 2, 20, dtype=dtype)
+    weights = randn(g.num_edges, 2, dtype=dtype)
+    out, winner = yardsticks.naive_max(*csc, x)
+    others = [yardsticks.naive_sum(*csc, x, weights), yardsticks.naive_dot(*csc, x, y)]
+    others += [yardsticks.naive_softmax(csc[0], weights), yardsticks.naive_attention(*csc, "dot", x, y, None, x, 0.2)]
+    return out, [winner, *others]
+
+
 CALLS = {
     "copy_u_sum": _gspmm("copy_lhs", "sum", (9,), ()),
     "u_mul_e_sum": _gspmm("mul", "sum", (8,), (1,)),
@@ -135,6 +145,7 @@ CALLS = {
     "gather_limit": _gather,
     "gather_rows": _gather_rows,
     "scalar baseline": _scalar,
+    "naive": _naive,
     "graph": _topology,
 }
 

@@ -136,6 +136,19 @@ def scalar_baseline(graph, device: str) -> None:
         yardsticks.scalar_sddmm(src, dst, "dot", x, y, "u", "v")
 
 
+def naive(graph, device: str) -> None:
+    indptr, indices = (ids.int().to(device) for ids in graph.csc()[:2])
+    for dim in (1, 33):
+        x = torch.randn(graph.num_src, 3, dim, dtype=torch.float16).to(device)
+        y = torch.randn(graph.num_dst, 3, dim, dtype=torch.float16).to(device)
+        weights = torch.ones(graph.num_edges, 3, dtype=torch.float16).to(device)
+        yardsticks.naive_sum(indptr, indices, x, weights)
+        yardsticks.naive_max(indptr, indices, x)
+        yardsticks.naive_dot(indptr, indices, x, y)
+        yardsticks.naive_softmax(indptr, weights)
+        yardsticks.naive_attention(indptr, indices, "gatv2", x, y, x[0].contiguous() if len(x) else y[0], x, 0.2)
+
+
 def plan(stride: int):
     """(graph name, graph, case, dtype, misaligned). First those of cover.py, which launch every kernel. Then each graph has every
     stride-th of the cases by width, starting at another."""
@@ -175,6 +188,7 @@ def main() -> int:
                     gather_limit(graph, args.device)
                     gather_rows(graph, args.device)
                     scalar_baseline(graph, args.device)
+                    naive(graph, args.device)
             check(case, graph, copies[name], dtype, misaligned, args.device)
         except AssertionError as error:
             failed.append(f"{case.name} {dtype} on {name}: {str(error).splitlines()[0]}")

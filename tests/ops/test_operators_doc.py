@@ -41,6 +41,7 @@ def calls(device):
     src, dst = torch.tensor([[0, 1, 1], [1, 0, 1]], device=device)
     g = halfgnn.Graph.from_edges(src, dst, num_src=2, num_dst=2)
     csc, csr = g.csc(), g.csr()
+    of_naive = csc[0].int(), csc[1].int()
     ids = torch.tensor([0, 2, 1], device=device)
     offsets = torch.tensor([0, 1, 3], device=device)
 
@@ -109,6 +110,13 @@ def calls(device):
         "gather_limit": lambda t: yardsticks.gather_limit(csc[1], ones(2, t)),
         "scalar_spmm": lambda t: yardsticks.scalar_spmm(*csc, "copy_lhs", "sum", ones(2, t), None),
         "scalar_sddmm": lambda t: yardsticks.scalar_sddmm(src, dst, "dot", ones(2, t), ones(2, t), "u", "v"),
+        "naive_sum": lambda t: yardsticks.naive_sum(*of_naive, features(t), ones(3, t)[:, :2].contiguous()),
+        "naive_max": lambda t: yardsticks.naive_max(*of_naive, features(t)),
+        "naive_dot": lambda t: yardsticks.naive_dot(*of_naive, features(t), features(t)),
+        "naive_softmax": lambda t: yardsticks.naive_softmax(of_naive[0], ones(3, t)),
+        "naive_attention": lambda t: yardsticks.naive_attention(
+            *of_naive, "dot", *[features(t)] * 2, None, features(t), 1.0
+        ),
     }
 
 
