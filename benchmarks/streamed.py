@@ -66,13 +66,13 @@ def step(folder: Path, width: int, repeats: int) -> None:
     print(f"{stream}: rows of a layer {stream.num_nodes * width * 4 / 2**20:.0f} MiB")
     for _ in range(repeats):
         modules.zero_grad()
-        start = time.perf_counter()
+        start = _now()
         loss = stream.step(
             functions,
             "x",
             lambda out, nodes: functional.cross_entropy(out, labels(nodes), reduction="sum") / stream.num_nodes,
         )
-        _show(time.perf_counter() - start, stream.num_edges, loss)
+        _show(start, stream.num_edges, loss)
 
 
 def memory(side: int, width: int, repeats: int) -> None:
@@ -80,20 +80,26 @@ def memory(side: int, width: int, repeats: int) -> None:
     modules, functions = layers(width)
     for _ in range(repeats):
         modules.zero_grad()
-        start = time.perf_counter()
+        start = _now()
         out = x
         for function in functions:
             out = function(g, (out, out))
         loss = functional.cross_entropy(out, labels(torch.arange(side * side)))
         loss.backward()
-        _show(time.perf_counter() - start, g.num_edges, loss)
+        _show(start, g.num_edges, loss)
 
 
-def _show(seconds: float, num_edges: int, loss: Tensor) -> None:
+def _now() -> tuple[float, float]:
+    """Seconds, and those of processors."""
+    return time.perf_counter(), time.process_time()
+
+
+def _show(start: tuple[float, float], num_edges: int, loss: Tensor) -> None:
+    seconds, of_processors = (end - begin for begin, end in zip(start, _now()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB
-    per_edge = seconds / num_edges * 1e6
     print(
-        f"{seconds:.1f} s, {per_edge:.2f} us per edge, loss {float(loss.detach()):.4f}, at most {peak:.0f} MiB",
+        f"{seconds:.1f} s ({of_processors:.1f} s of processors), {seconds / num_edges * 1e6:.2f} us per edge, "
+        f"loss {float(loss.detach()):.4f}, at most {peak:.0f} MiB",
         flush=True,
     )
 

@@ -1,7 +1,8 @@
 """What is only there to be measured against, and to be read: torch.ops.halfgnn_yardsticks, CUDA kernels in a library of their own.
 
 gather_limit: the loads of a sum without its arithmetic. scalar_spmm, scalar_sddmm: the algorithm of DGL's kernels for half
-precision. naive_*: a kernel per family of operators in plain loops (naive.cu). library.cpp has their schemas. The library is loaded when this is imported.
+precision. naive_*: a kernel per family of operators in plain loops (naive.cu). library.cpp has their schemas. The library is
+loaded when this is imported.
 """
 
 from __future__ import annotations
