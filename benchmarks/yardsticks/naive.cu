@@ -47,7 +47,7 @@ __global__ void naive_max_kernel(const NaiveArgs args) {
   int32_t winner = -1;
   for (int64_t position = args.indptr[row]; position < args.indptr[row + 1]; ++position) {
     const float value = at<T>(args.x, args.indices[position] * columns + column);
-    if (winner < 0 || value > best || (isnan(value) && !isnan(best))) {
+    if (winner < 0 || value > best || (value != value && best == best)) {
       best = value;
       winner = args.indices[position];
     }
