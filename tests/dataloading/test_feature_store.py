@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from halfgnn.dataloading import FeatureStore, Rows
-from tests import support
+from tests import support, support_processes
 
 SHAPE = (50, 24)
 
@@ -108,7 +108,7 @@ def test_other_processes_read_the_same_memory(tmp_path, kind):
     ids = torch.tensor([1, 2, 3])
     if kind == "shared":
         store.data[1] = 1  # the other store sees it, because it is not a copy
-    context = torch.multiprocessing.get_context("spawn")
+    context = support_processes.context()
     results = context.Queue()
     process = context.Process(target=_sum_of_rows, args=(store, ids, results))
     process.start()

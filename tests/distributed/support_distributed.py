@@ -20,6 +20,7 @@ import halfgnn
 import halfgnn.nn
 import halfgnn.ops
 from halfgnn.distributed import DistGraph, DistNeighborSampler, cut_features, partition, sum_gradients
+from tests import support_processes
 
 N, E, C, CLASSES, STEPS = 90, 800, 12, 5, 20
 
@@ -56,7 +57,7 @@ def free_port() -> int:
 
 def run(task: Callable[[DistGraph], Any], folder: Path, world_size: int) -> list[Any]:
     """What the task returns in each process."""
-    torch.multiprocessing.spawn(_run, (task, free_port(), folder, world_size), nprocs=world_size)
+    support_processes.start(_run, (task, free_port(), folder, world_size), world_size)
     return [torch.load(folder / f"result-{rank}.pt") for rank in range(world_size)]
 
 

@@ -6,7 +6,7 @@ import torch
 
 import halfgnn
 from halfgnn.distributed import DistGraph, sum_gradients
-from tests import support
+from tests import support, support_processes
 from tests.distributed import support_distributed as processes
 from tests.distributed.support_distributed import (
     AGGREGATES,
@@ -208,7 +208,7 @@ def test_modules_of_torch_geometric(parts_of_two):
 def test_a_process_that_ends_is_named(tmp_path):
     processes.write_parts(tmp_path, 3)
     port = processes.free_port()
-    context = torch.multiprocessing.get_context("spawn")
+    context = support_processes.context()
     started = [context.Process(target=processes.dies, args=(rank, port, tmp_path)) for rank in range(3)]
     for process in started:
         process.start()

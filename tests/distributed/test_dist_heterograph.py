@@ -8,7 +8,7 @@ import torch
 
 import halfgnn
 from halfgnn.distributed import Streamed, cut_features, partition
-from tests import support
+from tests import support, support_processes
 from tests.distributed import support_heterograph as processes
 from tests.distributed.support_distributed import free_port
 from tests.distributed.support_heterograph import EDGES, NODES, features, heterograph, labels
@@ -25,7 +25,7 @@ def parts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(parts):
-    torch.multiprocessing.spawn(processes.run, (free_port(), parts, 2), nprocs=2)
+    support_processes.start(processes.run, (free_port(), parts, 2), 2)
     return [torch.load(parts / f"result-{rank}.pt") for rank in range(2)]
 
 

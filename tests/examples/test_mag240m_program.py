@@ -11,6 +11,7 @@ from mag240m.batches import SampledBatches, Workers
 from mag240m.data import load, make_synthetic
 from mag240m.options import parse
 
+from tests import support_processes
 from tests.examples.mag240m_support import EXACT, SMALL, check_close, trainer
 
 
@@ -136,7 +137,7 @@ def test_two_processes_have_the_gradient_of_one(graph_folder, tmp_path):
     batch_size = "7"
     expected = first_gradients(trainer(graph_folder, *EXACT, "--batch-size", batch_size))
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a free port
-    torch.multiprocessing.spawn(_gradients_of_rank, (graph_folder, store.port, tmp_path, batch_size), nprocs=2)
+    support_processes.start(_gradients_of_rank, (graph_folder, store.port, tmp_path, batch_size), 2)
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt")
         for name, grad in expected.items():

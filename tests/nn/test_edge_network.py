@@ -10,7 +10,7 @@ from torch import nn
 
 import halfgnn.nn
 from halfgnn import ops, reference
-from tests import support
+from tests import support, support_processes
 from tests.support import HALVES, randn
 from tests.support_nn import assert_near
 
@@ -266,7 +266,7 @@ def test_two_processes_average_gradients(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(gradients_of_rank, (port, tmp_path), nprocs=2)
+    support_processes.start(gradients_of_rank, (port, tmp_path), 2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     alone = []
     for rank in (0, 1):

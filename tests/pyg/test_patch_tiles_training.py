@@ -12,6 +12,7 @@ from torch import nn
 from torch_geometric import utils
 
 import halfgnn.pyg
+from tests import support_processes
 
 NUM_NODES, WIDTH, TILE = 30, 8, 24
 
@@ -109,7 +110,7 @@ def test_two_processes_average_gradients(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    other = torch.multiprocessing.spawn(save_gradients, (port, tmp_path / "1.pt"), join=False, daemon=True)
+    other = support_processes.start(save_gradients, (port, tmp_path / "1.pt"), 1, join=False, daemon=True)
     found = gradients_of_rank(0, port)
     while not other.join():
         pass
