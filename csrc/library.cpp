@@ -5,8 +5,9 @@
 // this order) are a compressed adjacency, int32 or int64. CSC: rows are destinations, indices are sources. CSR: rows
 // are sources, indices are destinations. An operator that takes either is told by `by_src`, which is true for CSR.
 // short_rows: the caller says that no row of it has 512 edges or more, which saves launches on CUDA. If that is wrong,
-// results are right and come late. Sizes and dtypes are checked. What the tensors hold is trusted, because
-// halfgnn.Graph has validated it.
+// results are right and come late. schedule: the order in which sums and maxima on CUDA walk its rows
+// (halfgnn/row_schedule.py), which does not change results. Sizes and dtypes are checked. What the tensors hold is
+// trusted, because halfgnn.Graph has validated it.
 //
 // Feature arguments. lhs, rhs and gradients have one row per node or edge and any trailing shape. Trailing shapes
 // broadcast, aligned on the right. Types: fp16, bf16, fp32 (fp64 on the CPU); everything between load and store is
@@ -50,7 +51,8 @@ HALFGNN_SCHEMAS(m) {
   // element for max and min (-1 if there is no edge), otherwise an empty tensor.
   m.def(
       "gspmm(Tensor indptr, Tensor indices, Tensor? edge_ids, str op, str reduce, Tensor? lhs, Tensor? rhs, "
-      "ScalarType? out_dtype=None, bool short_rows=False, bool save=True) -> (Tensor out, Tensor arg)");
+      "ScalarType? out_dtype=None, bool short_rows=False, bool save=True, Tensor? schedule=None) "
+      "-> (Tensor out, Tensor arg)");
   // Gradients of gspmm. CSR (by_src) gives either gradient in one pass over out-edges; CSC gives only the gradient of
   // rhs. `in_indptr` is the CSC indptr, which mean reads. lhs and rhs are needed where the formula reads them (mul,
   // div, and max/min of them); lhs_shape and rhs_shape, lhs_dtype and rhs_dtype describe the operands themselves. A
@@ -60,7 +62,8 @@ HALFGNN_SCHEMAS(m) {
       "gspmm_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor in_indptr, bool by_src, "
       "str op, str reduce, Tensor grad, Tensor? lhs, Tensor? rhs, Tensor? arg, SymInt[] lhs_shape, SymInt[] rhs_shape, "
       "ScalarType lhs_dtype, ScalarType rhs_dtype, bool need_lhs, bool need_rhs, bool short_rows=False, "
-      "Tensor? in_indices=None, Tensor? in_edge_ids=None) -> (Tensor grad_lhs, Tensor grad_rhs)");
+      "Tensor? in_indices=None, Tensor? in_edge_ids=None, Tensor? schedule=None) "
+      "-> (Tensor grad_lhs, Tensor grad_rhs)");
 
   // Several reductions of feat[u] over in-edges e = (u, v), CSC, in one pass where there is a kernel for it. reduces:
   // some of sum, mean, max, min, var, std with commas between them (torch.jit.trace takes no list of strings). var is

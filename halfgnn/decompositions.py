@@ -159,7 +159,7 @@ def _combined(op: str, lhs: Optional, rhs: Optional) -> Tensor:
 @_of("gspmm")
 def _gspmm(
     indptr: Tensor, indices: Tensor, edge_ids: Optional, op: str, reduce: str, lhs: Optional, rhs: Optional,
-    out_dtype: torch.dtype | None = None, short_rows: bool = False, save: bool = True,
+    out_dtype: torch.dtype | None = None, short_rows: bool = False, save: bool = True, schedule: Optional = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     message = _combined(op, _take(lhs, indices), _take(rhs, edge_ids))
     out = _reduced(reduce, message, _rows(indptr, indices.shape[0]), indptr)

@@ -41,6 +41,10 @@ struct Topology {
   // wrong, results are right and come late. If it is right, only sums over all rows (the gradient of GATv2's attn)
   // depend on it, in their last bits.
   bool short_rows = false;
+  // The order in which sums and maxima on CUDA walk the rows, of `schedule_length` entries (csrc/cuda/kernels/core/
+  // scheduled_walk.cuh); null: as they are stored. It does not change results. The CPU does not read it.
+  const int32_t* schedule = nullptr;
+  int64_t schedule_length = 0;
 };
 
 // A dense operand: `len` contiguous elements per row, one row per node or edge.

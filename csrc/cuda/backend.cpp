@@ -28,6 +28,10 @@ void check_sizes(const Topology& topology) {
   constexpr int64_t most = std::numeric_limits<uint32_t>::max() - 1;
   CHECK_VALUE(topology.num_edges <= most && topology.num_rows <= most, "the graph has ", topology.num_edges,
               " edges and ", topology.num_rows, " rows; expected at most ", most, " of each on CUDA");
+  if (topology.schedule == nullptr) return;
+  const int64_t expected = schedule_length(topology);
+  CHECK_VALUE(topology.schedule_length == expected, "schedule has ", topology.schedule_length, " entries; expected ",
+              expected, " for this number of rows and edges");
 }
 void check_broadcast(const Broadcast& broadcast) {
   CHECK_VALUE(broadcast.num_dims <= kMaxBroadcastDims, "lhs_data and rhs_data broadcast over ", broadcast.num_dims,

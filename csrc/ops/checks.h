@@ -133,6 +133,21 @@ inline Topology topology_of(const Tensor& indptr, OptionalRef indices, OptionalR
   return topology;
 }
 
+// Puts a schedule of the rows of `topology`, whose indptr is given, into it. The back end that reads it checks its
+// length.
+inline void put_schedule(Topology& topology, OptionalRef schedule, const Tensor& indptr) {
+  if (!schedule) return;
+  const Tensor& entries = *schedule;
+  CHECK_TYPE(entries.scalar_type() == ScalarType::Int, "schedule has dtype ", dtype_name(entries.scalar_type()),
+             "; expected torch.int32");
+  CHECK_VALUE(entries.dim() == 1, "schedule has shape ", entries.sizes(), "; expected one dimension");
+  CHECK_VALUE(entries.is_contiguous(), "schedule is not contiguous");
+  CHECK_VALUE(entries.device() == indptr.device(), "schedule is on ", entries.device(),
+              "; expected the device of indptr, ", indptr.device());
+  topology.schedule = entries.const_data_ptr<int32_t>();
+  topology.schedule_length = entries.size(0);
+}
+
 // The ends of the edges of an edge list.
 inline void check_coo(const Tensor& row, const Tensor& col) {
   const auto check = [](const Tensor& tensor, const char* name) {

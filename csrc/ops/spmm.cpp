@@ -83,12 +83,13 @@ void run_general(const Backend& backend, const Topology& topology, Op op, Reduce
 std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                  string_view op_name, string_view reduce_name, const OptionalTensor& lhs_data,
                                  const OptionalTensor& rhs_data, std::optional<ScalarType> out_dtype, bool short_rows,
-                                 bool save) {
+                                 bool save, const OptionalTensor& schedule) {
   const DeviceGuard guard(indptr.device());
   const Backend& backend = backend_of(indptr.device());
   const Op op = parse_op(op_name, false);
   const Reduce reduce = parse_reduce(reduce_name);
-  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
+  Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
+  put_schedule(topology, schedule, indptr);
   const Feature lhs =
       feature_of(reads_lhs(op) ? OptionalRef(lhs_data) : OptionalRef(), "lhs_data", Target::kCol, indptr.device());
   const Feature rhs =
@@ -324,7 +325,7 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
                                           const OptionalTensor& arg_data, IntArrayRef lhs_shape, IntArrayRef rhs_shape,
                                           ScalarType lhs_dtype, ScalarType rhs_dtype, bool need_lhs, bool need_rhs,
                                           bool short_rows, const OptionalTensor& in_indices,
-                                          const OptionalTensor& in_edge_ids) {
+                                          const OptionalTensor& in_edge_ids, const OptionalTensor& schedule) {
   const Op op = parse_op(op_name, false);
   const Reduce reduce = parse_reduce(reduce_name);
   const Device device = indptr.device();
@@ -333,8 +334,10 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   CHECK_VALUE(!is_argument_reduce(reduce) || arg_data, "arg is None; ", reduce_name, " needs it");
   const BroadcastPlan plan = plan_of(op, trailing(lhs_shape), trailing(rhs_shape));
   const Tensor arg = arg_data && is_argument_reduce(reduce) ? arg_data->contiguous() : Tensor();
+  Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
+  put_schedule(topology, schedule, indptr);
   const Backward b{backend_of(device),
-                   topology_of(indptr, indices, edge_ids, indices.numel(), short_rows),
+                   topology,
                    op,
                    feature_of(grad_out, "grad", Target::kCol, device),
                    feature_of(lhs_data, "lhs", by_src ? Target::kRow : Target::kCol, device),

@@ -8,16 +8,14 @@ namespace halfgnn {
 std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                  string_view op_name, string_view reduce_name, const OptionalTensor& lhs_data,
                                  const OptionalTensor& rhs_data, std::optional<ScalarType> out_dtype, bool short_rows,
-                                 bool save);
+                                 bool save, const OptionalTensor& schedule = std::nullopt);
 
-std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                                          const Tensor& in_indptr, bool by_src, string_view op_name,
-                                          string_view reduce_name, const Tensor& grad_out,
-                                          const OptionalTensor& lhs_data, const OptionalTensor& rhs_data,
-                                          const OptionalTensor& arg_data, IntArrayRef lhs_shape, IntArrayRef rhs_shape,
-                                          ScalarType lhs_dtype, ScalarType rhs_dtype, bool need_lhs, bool need_rhs,
-                                          bool short_rows, const OptionalTensor& in_indices,
-                                          const OptionalTensor& in_edge_ids);
+std::tuple<Tensor, Tensor> gspmm_backward(
+    const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& in_indptr, bool by_src,
+    string_view op_name, string_view reduce_name, const Tensor& grad_out, const OptionalTensor& lhs_data,
+    const OptionalTensor& rhs_data, const OptionalTensor& arg_data, IntArrayRef lhs_shape, IntArrayRef rhs_shape,
+    ScalarType lhs_dtype, ScalarType rhs_dtype, bool need_lhs, bool need_rhs, bool short_rows,
+    const OptionalTensor& in_indices, const OptionalTensor& in_edge_ids, const OptionalTensor& schedule = std::nullopt);
 
 // The maximum or minimum of copies of a whole operand, and the ids of the winners unless arg is empty. Returns false if
 // the back end has no kernel for it.

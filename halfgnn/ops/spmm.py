@@ -14,18 +14,21 @@ from ..common.fake import register_fake
 from ..common.operands import check_rows, name_operands, operand_errors
 from ..common.precision import autocast_all
 from ..graph_argument import GraphLike, as_graph
+from ..row_schedule import schedules_of
 from ._double_backward import Call, gradients
 from ._operands import broadcast_trailing, check_out_dtype, needs_grad, out_edges
 from ._winners import gradients_of_winners
 
 OPS = (*MESSAGE_OPS, "relu_add", "copy_lhs", "copy_rhs")
+# Operators, and their reductions, that follow a schedule of the rows.
+SCHEDULED = {"copy_lhs": REDUCES, "copy_rhs": REDUCES, "mul": ("sum", "mean")}
 
 _gspmm = torch.ops.halfgnn.gspmm.default
 _gspmm_backward = torch.ops.halfgnn.gspmm_backward.default
 
 
 @register_fake("gspmm")
-def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None, short_rows=False, save=True):
+def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None, short_rows=False, save=True, schedule=None):
     feat = rhs if op == "copy_rhs" else lhs
     trailing = broadcast_trailing(op, None if op == "copy_rhs" else lhs.shape, None if op == "copy_lhs" else rhs.shape)
     out = feat.new_empty((indptr.shape[0] - 1, *trailing), dtype=out_dtype or feat.dtype)
@@ -35,7 +38,7 @@ def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None, short_row
 @register_fake("gspmm_backward")
 def _(
     indptr, indices, edge_ids, in_indptr, by_src, op, reduce, grad, lhs, rhs, arg, lhs_shape, rhs_shape, lhs_dtype, rhs_dtype,
-    need_lhs, need_rhs, short_rows=False, in_indices=None, in_edge_ids=None,
+    need_lhs, need_rhs, short_rows=False, in_indices=None, in_edge_ids=None, schedule=None,
 ):  # fmt: skip
     return (
         grad.new_empty(lhs_shape if need_lhs else (0,), dtype=lhs_dtype),
@@ -51,9 +54,9 @@ class _GSpMM(torch.autograd.Function):
     @staticmethod
     def forward(
         indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, op, reduce, lhs, rhs, out_dtype, short_rows,
-        out_short_rows,
+        out_short_rows, schedule, out_schedule,
     ):  # fmt: skip
-        results = _gspmm(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype, short_rows)
+        results = _gspmm(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype, short_rows, True, schedule)
         return results if reduce in ("max", "min") else results[:1]  # sums have no winners
 
     @staticmethod
@@ -74,6 +77,8 @@ class _GSpMM(torch.autograd.Function):
         )
         ctx.op, ctx.reduce = x.op, x.reduce
         ctx.short_rows = x.short_rows, x.out_short_rows
+        # Not among the saved tensors: a checkpoint's second forward may be the one that makes it.
+        ctx.out_schedule = x.out_schedule
         lhs, rhs = x.rhs if x.lhs is None else x.lhs, x.lhs if x.rhs is None else x.rhs
         ctx.shapes, ctx.dtypes = (lhs.shape, rhs.shape), (lhs.dtype, rhs.dtype)
 
@@ -87,7 +92,8 @@ class _GSpMM(torch.autograd.Function):
             call = _Call(ctx.op, ctx.shapes, ctx.dtypes, ctx.short_rows, ctx.reduce)
             grad_lhs, grad_rhs = gradients(call, sides, grad, lhs, rhs, needs.lhs, needs.rhs)
         else:
-            grad_lhs, grad_rhs = _gradients(ctx, needs.lhs, needs.rhs, grad, *saved_tensors(ctx, "gspmm"))
+            saved = saved_tensors(ctx, "gspmm")
+            grad_lhs, grad_rhs = _gradients(ctx, needs.lhs, needs.rhs, grad, *saved, schedule=ctx.out_schedule)
         # A plain tuple: torch.compile of torch 2.11 loses gradients that a named one holds.
         return tuple(_Inputs(lhs=grad_lhs if needs.lhs else None, rhs=grad_rhs if needs.rhs else None))
 
@@ -96,20 +102,22 @@ _Inputs = inputs_of(_GSpMM)
 
 
 def _gradients(
-    call, need_lhs: bool, need_rhs: bool, grad, in_indptr, in_indices, in_edge_ids, indptr, indices, edge_ids, lhs, rhs, arg
+    call, need_lhs: bool, need_rhs: bool, grad, in_indptr, in_indices, in_edge_ids, indptr, indices, edge_ids, lhs, rhs, arg,
+    schedule=None,
 ):  # fmt: skip
-    """Both gradients by the raw operator. call: a _Call, or the context of _GSpMM, which has the same attributes."""
+    """Both gradients by the raw operator. call: a _Call, or the context of _GSpMM, which has the same attributes. schedule: of the
+    out-edges."""
     in_short_rows, short_rows = call.short_rows
     csc = in_indptr, in_indices, in_edge_ids
     if not need_lhs:
-        indptr, indices, edge_ids, short_rows = in_indptr, in_indices, in_edge_ids, in_short_rows
+        indptr, indices, edge_ids, short_rows, schedule = in_indptr, in_indices, in_edge_ids, in_short_rows, None
     elif indptr is None:
         indptr, indices, edge_ids = out_edges(csc, call.shapes[0][0])
     if call.op != "mul" or not need_lhs or not need_rhs:
         in_indices = in_edge_ids = None
     args = (
         indptr, indices, edge_ids, in_indptr, need_lhs, call.op, call.reduce, grad, lhs, rhs, arg, *call.shapes, *call.dtypes,
-        need_lhs, need_rhs, short_rows, in_indices, in_edge_ids,
+        need_lhs, need_rhs, short_rows, in_indices, in_edge_ids, schedule,
     )  # fmt: skip
     if arg is None or not is_recorded():
         return _gspmm_backward(*args)
@@ -122,7 +130,7 @@ class _Call(Call):
     reduce: str
 
     def value(self, sides, lhs, rhs, out_dtype):
-        return apply(_GSpMM, *sides, self.op, self.reduce, lhs, rhs, out_dtype, *self.short_rows)[0]
+        return apply(_GSpMM, *sides, self.op, self.reduce, lhs, rhs, out_dtype, *self.short_rows, None, None)[0]
 
     def gradients(self, sides, grad, lhs, rhs, need_lhs, need_rhs):
         return _gradients(self, need_lhs, need_rhs, grad, *sides, lhs, rhs, None)
@@ -174,10 +182,15 @@ def gspmm(
         check_rows(lhs_data, "lhs_data", g.num_src, "u", g.device)
     lhs_data, rhs_data = autocast_all(g.device, lhs_data, rhs_data)
     csc = g.csc()
-    if not needs_grad(lhs_data, rhs_data):
-        return _gspmm(*csc, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc, False)[0]
-    csr = g.csr() if lhs_data is not None and lhs_data.requires_grad else (None, None, None)
-    return apply(_GSpMM, *csc, *csr, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc, g.short_csr)[0]
+    with_grad = needs_grad(lhs_data, rhs_data)
+    reads_csr = with_grad and lhs_data is not None and lhs_data.requires_grad
+    schedules = schedules_of(g, reads_csr) if reduce_op in SCHEDULED.get(op, ()) else (None, None)
+    if not with_grad:
+        return _gspmm(*csc, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc, False, schedules[0])[0]
+    csr = g.csr() if reads_csr else (None, None, None)
+    return apply(
+        _GSpMM, *csc, *csr, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc, g.short_csr, *schedules
+    )[0]
 
 
 def _binary(op: str, reduce: str):

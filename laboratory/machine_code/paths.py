@@ -291,13 +291,14 @@ def write(rows: list[list[str]]) -> None:
     tables.DOCUMENT.write_text(re.sub(pattern, lambda _: section(rows), text, flags=re.DOTALL))
 
 
-def _on_simulator(arguments: list[str]) -> int:
+def on_simulator(module: str, arguments: list[str]) -> int:
+    """Runs a module of this package in a process on the simulator, which is built first; its status."""
     from laboratory.simt import build
 
     build.build()
     environment = {**build.environment(), "PYTHONPATH": str(disassembly.ROOT)}
     environment["ASAN_OPTIONS"] += FILLED
-    command = [sys.executable, "-m", "laboratory.machine_code.paths", *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, env=environment, check=False, cwd=os.getcwd()).returncode
 
 
@@ -311,7 +312,7 @@ def main():
     if reason := launches.why_not(args.library):
         sys.exit(reason)
     if not os.environ.get("HALFGNN_SIMT"):
-        sys.exit(_on_simulator(sys.argv[1:]))
+        sys.exit(on_simulator("laboratory.machine_code.paths", sys.argv[1:]))
     rows = rows_of(args.library, args.only)
     if args.update:
         write(rows)

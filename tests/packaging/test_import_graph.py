@@ -21,7 +21,7 @@ LAYERS = (
     ("halfgnn.graph",),
     ("halfgnn.heterograph",),
     ("halfgnn.graph_argument",),
-    ("halfgnn.node_order",),
+    ("halfgnn.node_order", "halfgnn.row_schedule"),
     ("halfgnn.ops", "halfgnn.tiles"),
     ("halfgnn.graphs_by_tensor",),
     ("halfgnn.nn", "halfgnn.drop_in"),

@@ -22,22 +22,21 @@ __device__ double multiplier(const CombineArgs& args, const LongRow& row) {
 template <bool kFolds>
 __global__ void __launch_bounds__(kCombineThreads, 2) combine_kernel(const KernelArgs kernel) {
   const CombineArgs& args = kernel.args;
-  for_each_long_row<kFolds>(args.rows, kernel.grid,
-                            [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
-                              const double times = multiplier(args, row);
-                              for (int64_t begin = first * kWarpSize; begin < args.len; begin += step * kWarpSize) {
-                                const int64_t column = begin + team.lane;
-                                const bool exists = column < args.len;
-                                const double sum = sum_column({args.partial, args.len}, row, team, column, exists);
-                                if (team.warp != 0 || !exists) continue;
-                                if (kFolds) {
-                                  args.partial[row.slot(0) * args.len + column] = static_cast<float>(sum);
-                                } else {
-                                  store_scalar(args.out, args.out_type, int64_t{row.row} * args.len + column,
-                                               static_cast<float>(times * sum));
-                                }
-                              }
-                            });
+  const auto add_up = [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
+    const double times = multiplier(args, row);
+    for (int64_t begin = first * kWarpSize; begin < args.len; begin += step * kWarpSize) {
+      const int64_t column = begin + team.lane;
+      const bool exists = column < args.len;
+      const double sum = sum_column({args.partial, args.len}, row, team, column, exists);
+      if (team.warp != 0 || !exists) continue;
+      if (kFolds) {
+        args.partial[row.slot(0) * args.len + column] = static_cast<float>(sum);
+      } else {
+        store_scalar(args.out, args.out_type, int64_t{row.row} * args.len + column, static_cast<float>(times * sum));
+      }
+    }
+  };
+  for_each_scheduled_long_row<kFolds>(args.rows, args.schedule, kernel.grid, add_up);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "launch.cuh"
-#include "rows.cuh"
+#include "scheduled_walk.cuh"
 
 namespace halfgnn::cuda {
 
@@ -70,14 +70,15 @@ struct CombineTeam {
 };
 
 // Calls work(row, team, first, step) for all long rows of this block: for items first, first + step, ... of them.
-template <class Work>
-__device__ void for_each_whole_row(const Rows& rows, const CombineGrid& grid, const Work& work) {
+// find(first slot, count): find_long_rows or its like.
+template <class Find, class Work>
+__device__ void for_each_whole_row(const CombineGrid& grid, const Find& find, const Work& work) {
   __shared__ LongRow found[kCombineWarps][kWarpSize];
   __shared__ uint32_t for_block[kCombineWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t warp_of_slots = static_cast<int64_t>(blockIdx.x % grid.slot_blocks) * kCombineWarps + warp;
   const int64_t first = blockIdx.x / grid.slot_blocks, step = grid.shares;
-  LongRow own = find_long_rows(rows, warp_of_slots * grid.units, grid.units, lane);
+  LongRow own = find(warp_of_slots * grid.units, grid.units);
   if (grid.is_folded && own.num_slots > kFoldedSlots) {
     own.num_slots = static_cast<int32_t>(ceil_div(own.num_slots, kFoldedSlots));
     own.stride = kFoldedSlots;
@@ -143,7 +144,26 @@ __device__ void for_each_long_row(const Rows& rows, const CombineGrid& grid, con
   if constexpr (kFolds) {
     for_each_folded_part(rows, grid, work);
   } else {
-    for_each_whole_row(rows, grid, work);
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    for_each_whole_row(grid, [&](int64_t slot, int count) { return find_long_rows(rows, slot, count, lane); }, work);
+  }
+}
+
+// The same, without a search if there is a schedule of the rows.
+template <bool kFolds, class Work>
+__device__ void for_each_scheduled_long_row(const Rows& rows, const Schedule& schedule, const CombineGrid& grid,
+                                            const Work& work) {
+  if constexpr (kFolds) {
+    for_each_folded_part(rows, grid, work);
+  } else {
+    const int64_t first = int64_t{blockIdx.x % grid.slot_blocks} * kCombineWarps * grid.units;
+    if (schedule.exists() && schedule.slot(first) < 0) return;  // no pieces here nor behind
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    const auto find = [&](int64_t slot, int count) {
+      return schedule.exists() ? scheduled_long_row(rows, schedule, slot, count, lane)
+                               : find_long_rows(rows, slot, count, lane);
+    };
+    for_each_whole_row(grid, find, work);
   }
 }
 

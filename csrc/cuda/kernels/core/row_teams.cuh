@@ -78,10 +78,12 @@ struct TeamRow {
 //   start(team, row, index, pass)           before the edges of a row
 //   add(team, row, lengths, held, chunk)    team.size edges from `chunk` on, of which `held` was loaded
 //   finish(team, row, is_piece)             after them. is_piece: of a long row, the same for the warp
-template <class Work>
+// The rows of a unit are those of `Walk`: UnitWalk, or a class with the same methods.
+template <class Work, class Walk = UnitWalk>
 class TeamWalk {
  public:
-  __device__ TeamWalk(const TeamUnits& units, int lane, Work& work) : units_(units), lane_(lane), work_(work) {}
+  __device__ TeamWalk(const TeamUnits& units, int lane, Work& work, const Walk& walk = {})
+      : units_(units), lane_(lane), work_(work), walk_(walk) {}
 
   __device__ void walk(uint32_t unit_of_lane) {
     const uint32_t unit = uniform(unit_of_lane);
@@ -147,8 +149,8 @@ class TeamWalk {
     const bool exists = (rows >> own & 1) != 0;
     rows &= kFullMask << (first + team.count);
     const Piece piece = walk_.piece(own);
-    return {exists ? first_line_ + static_cast<uint32_t>(own) : TeamRow::kNoLine, piece.begin,
-            exists ? piece.num_edges() : 0};
+    const uint32_t line = Walk::kIsInOrder ? first_line_ + static_cast<uint32_t>(own) : piece.line;
+    return {exists ? line : TeamRow::kNoLine, piece.begin, exists ? piece.num_edges() : 0};
   }
 
   __device__ auto load(const Team& team, const TeamRow& row, int offset) const {
@@ -158,7 +160,7 @@ class TeamWalk {
   const TeamUnits& units_;
   const int lane_;
   Work& work_;
-  UnitWalk walk_;
+  Walk walk_;
   uint32_t first_line_;
 };
 

@@ -38,6 +38,8 @@ inline RowUnits row_units_of(const Topology& topology, int64_t warps_per_row, in
 // The walk over the rows of one unit. The whole warp takes part.
 class UnitWalk {
  public:
+  static constexpr bool kIsInOrder = true;  // row i of a unit is its first row + i
+
   // False if the unit has nothing to do.
   __device__ bool start(const RowUnits& units, uint32_t unit, int lane) {
     const Rows& rows = units.rows;

@@ -103,6 +103,14 @@ struct Piece {
   __device__ bool is_empty() const { return begin == end; }
 };
 
+// The piece of a long row, at positions begin ... end - 1, that belongs to a slot.
+inline __device__ Piece piece_of_slot(const Rows& rows, int64_t slot, int64_t row, int64_t begin, int64_t end) {
+  const int64_t position = slot << rows.log2_piece, next = (slot + 1) << rows.log2_piece;
+  const bool is_first = !rows.is_long(position - begin);
+  return {static_cast<uint32_t>(row), static_cast<uint32_t>(is_first ? begin : position),
+          static_cast<uint32_t>(end > next ? next : end), static_cast<uint32_t>(slot), false};
+}
+
 // The piece of unit 0 ... num_units() - 1: first the slots, then the rows, so that long pieces start early. Returns
 // false if the unit has nothing to do: the slot's row is short, or the row is long. The whole warp takes part and gets
 // the same answer.
@@ -110,16 +118,14 @@ inline __device__ bool find_piece(const Rows& rows, int64_t unit, int lane, Piec
   const bool is_slot = unit < rows.num_slots;
   const int64_t position = unit << rows.log2_piece;
   const int64_t row = is_slot ? row_of_position(rows, position, lane, 0, rows.num_rows) : unit - rows.num_slots;
-  int64_t begin = rows.indptr.offset(row), end = rows.indptr.offset(row + 1);
+  const int64_t begin = rows.indptr.offset(row), end = rows.indptr.offset(row + 1);
   if (rows.is_long(end - begin) != is_slot) return false;
   if (is_slot) {
-    const int64_t next = (unit + 1) << rows.log2_piece;
-    if (end > next) end = next;
-    const bool is_first = !rows.is_long(position - begin);
-    if (!is_first) begin = position;
+    piece = piece_of_slot(rows, unit, row, begin, end);
+  } else {
+    piece = {static_cast<uint32_t>(row), static_cast<uint32_t>(begin), static_cast<uint32_t>(end),
+             static_cast<uint32_t>(row), true};
   }
-  piece = {static_cast<uint32_t>(row), static_cast<uint32_t>(begin), static_cast<uint32_t>(end),
-           static_cast<uint32_t>(is_slot ? unit : row), !is_slot};
   return true;
 }
 

@@ -47,26 +47,26 @@ __device__ void store(const CombineExtremaArgs& args, const LongRow& row, int64_
 template <bool kFolds>
 __global__ void __launch_bounds__(kCombineThreads, kMinBlocks) combine_extrema_kernel(const KernelArgs kernel) {
   const CombineExtremaArgs& args = kernel.args;
-  for_each_long_row<kFolds>(args.rows, kernel.grid,
-                            [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
-                              for (int64_t begin = first * kWarpSize; begin < args.len; begin += step * kWarpSize) {
-                                const int64_t column = begin + team.lane, at = row.slot(0) * args.len + column;
-                                const bool exists = column < args.len;
-                                Extremum best;
-                                if (exists) best = best_of_column(args, row, team, column);
-                                best = team.join(best, [](Extremum a, const Extremum& b) {
-                                  a.take(b);
-                                  return a;
-                                });
-                                if (team.warp != 0 || !exists) continue;
-                                if (kFolds) {
-                                  args.partial[at] = best.value;
-                                  args.partial_position[at] = best.position;
-                                } else {
-                                  store(args, row, column, best);
-                                }
-                              }
-                            });
+  const auto join = [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
+    for (int64_t begin = first * kWarpSize; begin < args.len; begin += step * kWarpSize) {
+      const int64_t column = begin + team.lane, at = row.slot(0) * args.len + column;
+      const bool exists = column < args.len;
+      Extremum best;
+      if (exists) best = best_of_column(args, row, team, column);
+      best = team.join(best, [](Extremum a, const Extremum& b) {
+        a.take(b);
+        return a;
+      });
+      if (team.warp != 0 || !exists) continue;
+      if (kFolds) {
+        args.partial[at] = best.value;
+        args.partial_position[at] = best.position;
+      } else {
+        store(args, row, column, best);
+      }
+    }
+  };
+  for_each_scheduled_long_row<kFolds>(args.rows, args.schedule, kernel.grid, join);
 }
 
 }  // namespace

@@ -36,6 +36,8 @@ size_t spmm_sum_workspace(const SpmmSumArgs& args) {
   return partial_bytes(rows_of(args.topology), args.heads * args.dim);
 }
 
+int64_t schedule_length(const Topology& topology) { return schedule_length(rows_of(topology)); }
+
 namespace {
 
 bool is_supported(const SpmmSumArgs& args) {
@@ -79,13 +81,14 @@ cudaError_t spmm_sum(const SpmmSumArgs& args, const Launch& launch) {
   kernel_args.out = args.out;
   kernel_args.out_type = args.out_type;
   kernel_args.partial = static_cast<float*>(launch.workspace);
+  kernel_args.schedule = {args.topology.schedule};
   const GatherShape shape = shape_of(args);
   const cudaError_t status =
       with_type(args.type, [&](auto t) { return spmm_sum_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
   if (status != cudaSuccess) return status;
-  return combine(
-      {rows_of(args.topology), kernel_args.partial, len, args.factor, args.divide_by_degree, args.out, args.out_type},
-      launch);
+  return combine({rows_of(args.topology), kernel_args.partial, len, args.factor, args.divide_by_degree, args.out,
+                  args.out_type, kernel_args.schedule},
+                 launch);
 }
 
 // ---- Maxima and minima.
@@ -116,11 +119,13 @@ cudaError_t spmm_extremum(const SpmmArgs& args, const Launch& launch) {
                         args.topology.is_int64};
   kernel_args.partial = static_cast<float*>(launch.workspace);
   kernel_args.partial_position = static_cast<uint32_t*>(launch.workspace) + rows.num_slots * args.out_len;
+  kernel_args.schedule = {args.topology.schedule};
   const cudaError_t status = with_type(
       operand.type, [&](auto t) { return spmm_extremum_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
   if (status != cudaSuccess) return status;
-  return combine_extrema({rows, kernel_args.partial, kernel_args.partial_position, args.out_len, kernel_args.result},
-                         launch);
+  return combine_extrema(
+      {rows, kernel_args.partial, kernel_args.partial_position, args.out_len, kernel_args.result, kernel_args.schedule},
+      launch);
 }
 
 }  // namespace

@@ -15,6 +15,10 @@ namespace halfgnn::cuda {
 size_t spmm_sum_workspace(const SpmmSumArgs& args);
 cudaError_t spmm_sum(const SpmmSumArgs& args, const Launch& launch);
 
+// Entries that a schedule of the rows must have. Sums, and maxima and minima of copies, follow one from sm_80 on; other
+// launchers do not read it.
+int64_t schedule_length(const Topology& topology);
+
 // Any operator, broadcast and reduction; maxima and minima of copies have kernels of their own.
 size_t spmm_workspace(const SpmmArgs& args);
 cudaError_t spmm(const SpmmArgs& args, const Launch& launch);

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kGatherThreads, kGatherMinBlocks)
   const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
   const LaneSlice<Config> slice(args.gather, lane);
   ExtremumLane<Config> work{args, slice, feat_source(args.gather, slice), {}, {}};
-  TeamWalk(args.gather.units, lane, work).walk(args.gather.unit());
+  walk_scheduled(args.gather, args.schedule, lane, work);
 }
 
 template <class Config>

@@ -1,11 +1,22 @@
 // Between spmm.cu, which chooses, and spmm_sum.cuh and spmm_extremum.cuh, which hold the kernels.
 #pragma once
 
+#include "../core/scheduled_walk.cuh"
 #include "extremum.cuh"
 #include "spmm.cuh"
 #include "spmm.h"
 
 namespace halfgnn::cuda {
+
+// Walks the warp's unit in the order of a schedule, if there is one. Before sm_80 there are no registers left for that.
+template <class Work>
+__device__ void walk_scheduled(const Gather& gather, const Schedule& schedule, int lane, Work& work) {
+  if constexpr (kCompiledArch >= 800) {
+    TeamWalk(gather.units, lane, work, ScheduledWalk(schedule)).walk(gather.unit());
+  } else {
+    TeamWalk(gather.units, lane, work).walk(gather.unit());
+  }
+}
 
 struct SumKernelArgs {
   Gather gather;
@@ -23,6 +34,7 @@ struct SumKernelArgs {
   void* out;
   DType out_type;
   float* partial;
+  Schedule schedule;
 };
 
 struct ExtremumKernelArgs {
@@ -30,6 +42,7 @@ struct ExtremumKernelArgs {
   ExtremumOut result;
   float* partial;              // best value of each slot and element
   uint32_t* partial_position;  // and its position
+  Schedule schedule;
 };
 
 // For features of type T. The build instantiates them: build_sources.py.

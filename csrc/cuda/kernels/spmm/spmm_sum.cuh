@@ -180,8 +180,10 @@ struct SumLane {
 // What weights need takes registers: 24 or 28 warps with four rows in flight per lane hide more latency than 28 or 32
 // with two. From sm_90 on more of what a warp shares is kept once per warp.
 constexpr int kFewerBlocks = kCompiledArch < 900 ? 1 : 0;
+// Without weights there is a block more where ptxas has been seen to need no more registers.
+constexpr int kMoreBlocks = kCompiledArch == 900 ? 1 : 0;
 template <class Config, Weighting kWeighting>
-constexpr int kSumMinBlocks = kWeighting == Weighting::kNone   ? kGatherMinBlocks
+constexpr int kSumMinBlocks = kWeighting == Weighting::kNone   ? kGatherMinBlocks + kMoreBlocks
                               : kWeighting == Weighting::kEdge ? 8 - 2 * kFewerBlocks
                               : Config::kRepeat > 1            ? 6
                                                                : 7 - kFewerBlocks;
@@ -194,7 +196,7 @@ __global__ void __launch_bounds__(kGatherThreads, kSumMinBlocks<Config, kWeighti
   LaneSource<Config::kRepeat> weights{};
   if constexpr (kWeighting == Weighting::kHead) weights = weight_source<Config, W>(args, slice);
   SumLane<Config, kWeighting, W> work{args, slice, feat_source(args.gather, slice), weights, {}};
-  TeamWalk(args.gather.units, lane, work).walk(args.gather.unit());
+  walk_scheduled(args.gather, args.schedule, lane, work);
 }
 
 template <class Config, Weighting kWeighting, typename W>
