@@ -68,6 +68,7 @@ CPU_KERNELS = [
     "edge_softmax",
     "attention/gat",
     "attention/pair",
+    "dequantize",
     "table",
 ]
 # Name in the file and in C++; condition of the preprocessor, GCC's name of the instructions, lanes of a vector, and what

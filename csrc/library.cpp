@@ -203,7 +203,14 @@ HALFGNN_SCHEMAS(m) {
   // topology. On the CPU an id out of range raises IndexError before any row is copied. On CUDA an error would need a
   // synchronisation, so its row is filled with bytes of 0xFF (nan, or -1) and nothing is read. num_threads: the number
   // of threads that copy on the CPU; 0 means PyTorch's.
-  m.def("gather_rows(Tensor table, Tensor ids, Tensor(a!) out, int num_threads=0) -> ()");
+  //
+  // scale: table has codes of 8 bits (uint8, int8, float8_e4m3fn, float8_e5m2), and out[i] = (table[ids[i]] -
+  // zero_point) * scale, in fp32, rounded once to out's dtype (fp16, bf16 or fp32). scale and zero_point (integers
+  // only): fp32, of one value, of (N, 1, ...) or of the shape of a row; on the device of out or of table. On CUDA the
+  // row of an id out of range is nan.
+  m.def(
+      "gather_rows(Tensor table, Tensor ids, Tensor(a!) out, int num_threads=0, Tensor? scale=None, "
+      "Tensor? zero_point=None) -> ()");
 }
 
 namespace halfgnn {

@@ -322,9 +322,12 @@ def segment_reduce(seglen, value, reducer="sum") -> Tensor:
     return _reduce(reducer, value, segment, seglen.numel())
 
 
-def gather_rows(table, ids) -> Tensor:
-    """``out[i] = table[ids[i]]``."""
-    return _take(table, ids)
+def gather_rows(table, ids, *, scale=None, zero_point=None, out_dtype=torch.float16) -> Tensor:
+    """``out[i] = table[ids[i]]``. With a scale ``(table[ids[i]] - zero_point) * scale`` in scale's dtype, rounded to out_dtype."""
+    if scale is None:
+        return _take(table, ids)
+    codes = table.to(scale.dtype)  # the types of 8 bits have no index_select on every device
+    return _take((codes if zero_point is None else codes - zero_point) * scale, ids).to(out_dtype)
 
 
 def _rows(indptr: Tensor) -> Tensor:

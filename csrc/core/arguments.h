@@ -207,7 +207,15 @@ struct EdgeSoftmaxArgs {
   int64_t columns = 1;
 };
 
-// out[i] = table[ids[i]], as bytes.
+// The value of a code is (code - zero_point) * scale: fp32, in which only the product is rounded as long as the zero
+// points are integers.
+struct Scales {
+  ScalePer per = ScalePer::kTable;
+  const float* scale = nullptr;
+  const float* zero_point = nullptr;  // null: 0
+};
+
+// out[i] = table[ids[i]], as bytes or, of a table of codes, the values rounded to out_type.
 struct GatherRowsArgs {
   const void* table = nullptr;
   bool table_on_host = false;  // page-locked memory, which the GPU reads in place
@@ -218,8 +226,12 @@ struct GatherRowsArgs {
   int64_t num_ids = 0;
   int64_t ids_stride = 1;  // entries from an id to the next
   bool is_int64 = false;
-  void* out = nullptr;      // rows of row_bytes, without gaps
+  void* out = nullptr;      // rows without gaps: of row_bytes, or a value for each of the codes
   int64_t num_threads = 0;  // that copy on the CPU; 0: PyTorch's
+  Code code = Code::kNone;
+  Scales scales;                   // of codes
+  bool scales_on_host = false;     // as table_on_host
+  DType out_type = DType::kFloat;  // of codes: half, bfloat16 or float
 };
 
 }  // namespace halfgnn

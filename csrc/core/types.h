@@ -9,6 +9,10 @@ enum class DType : int8_t { kHalf, kBFloat16, kFloat, kDouble };
 enum class Op : int8_t { kAdd, kSub, kMul, kDiv, kReluAdd, kCopyLhs, kCopyRhs, kDot };
 enum class Reduce : int8_t { kSum, kMean, kMax, kMin };
 enum class Side : int8_t { kLhs, kRhs };
+// Numbers of 8 bits, of features that are stored: integers, and floating-point numbers as OCP and PyTorch define them.
+enum class Code : int8_t { kNone, kUInt8, kInt8, kFloat8E4M3, kFloat8E5M2 };
+// What has a scale of its own.
+enum class ScalePer : int8_t { kTable, kRow, kColumn };
 
 // Where an operand of an edge lives, seen from the compressed adjacency that is walked: at the edge's row (destination
 // in CSC, source in CSR), at its column, or at the edge itself.

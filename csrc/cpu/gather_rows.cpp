@@ -12,6 +12,7 @@
 
 #include "../torch/errors.h"
 #include "../torch/threads.h"
+#include "kernels/choose.h"
 
 namespace halfgnn::cpu {
 namespace {
@@ -66,12 +67,17 @@ void copy_rows(const GatherRowsArgs& args, int64_t begin, int64_t end) noexcept 
   }
 }
 
+void dequantize_rows(const GatherRowsArgs& args, int64_t begin, int64_t end) noexcept {
+  kernels().gather.dequantize(args, begin, end);
+}
+
 using CopyRows = void (*)(const GatherRowsArgs&, int64_t, int64_t) noexcept;
 
 // Short rows, as labels are, are copied by an instruction or two instead of a call.
 template <class Id>
-CopyRows copy_of(int64_t row_bytes) {
-  switch (row_bytes) {
+CopyRows copy_of(const GatherRowsArgs& args) {
+  if (args.code != Code::kNone) return dequantize_rows;
+  switch (args.row_bytes) {
     case 1: return copy_rows<Id, 1>;
     case 2: return copy_rows<Id, 2>;
     case 4: return copy_rows<Id, 4>;
@@ -79,6 +85,11 @@ CopyRows copy_of(int64_t row_bytes) {
     case 16: return copy_rows<Id, 16>;
     default: return copy_rows<Id, 0>;
   }
+}
+
+// Of a row of out.
+int64_t out_bytes(const GatherRowsArgs& args) {
+  return args.code == Code::kNone ? args.row_bytes : args.row_bytes * size_of(args.out_type);
 }
 
 // ---- threads -----------------------------------------------------------------------------------
@@ -107,7 +118,7 @@ class Threads {
 
 // Pieces are taken as they come, so that a thread that waits for a disk holds up none but its own.
 void copy_by_threads(const GatherRowsArgs& args, CopyRows copy) {
-  const int64_t most = std::max<int64_t>(kPieceBytes / args.row_bytes, 1);
+  const int64_t most = std::max<int64_t>(kPieceBytes / out_bytes(args), 1);
   const int64_t rows = std::min(std::max<int64_t>(args.num_ids / (8 * args.num_threads), 1), most);
   const int64_t pieces = (args.num_ids + rows - 1) / rows;
   std::atomic<int64_t> next{0};
@@ -118,13 +129,35 @@ void copy_by_threads(const GatherRowsArgs& args, CopyRows copy) {
   });
 }
 
+// Scales of columns as the kernel reads them.
+class PaddedScales {
+ public:
+  explicit PaddedScales(const GatherRowsArgs& args) : args_(args) {
+    if (args.code == Code::kNone || args.scales.per != ScalePer::kColumn) return;
+    const auto padded = [&](const float* values, std::vector<float>& to) {
+      to.resize(static_cast<size_t>(args.row_bytes + kMostLanes));
+      if (values != nullptr) std::copy_n(values, args.row_bytes, to.begin());
+      return to.data();
+    };
+    args_.scales.scale = padded(args.scales.scale, scale_);
+    args_.scales.zero_point = padded(args.scales.zero_point, zero_point_);
+  }
+  const GatherRowsArgs& args() const { return args_; }
+
+ private:
+  GatherRowsArgs args_;
+  std::vector<float> scale_, zero_point_;
+};
+
 template <class Id>
-void gather(const GatherRowsArgs& args) {
-  check_range<Id>(args);
+void gather(const GatherRowsArgs& given) {
+  check_range<Id>(given);
+  const PaddedScales scales(given);
+  const GatherRowsArgs& args = scales.args();
   if (args.row_bytes == 0 || args.num_ids == 0) return;
-  const CopyRows copy = copy_of<Id>(args.row_bytes);
+  const CopyRows copy = copy_of<Id>(args);
   if (args.num_threads > 0) return copy_by_threads(args, copy);
-  parallel_for(0, args.num_ids, std::max<int64_t>(kSerialBytes / args.row_bytes, 1),
+  parallel_for(0, args.num_ids, std::max<int64_t>(kSerialBytes / out_bytes(args), 1),
                [&](int64_t begin, int64_t end) { copy(args, begin, end); });
 }
 

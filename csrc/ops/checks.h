@@ -44,6 +44,8 @@ inline std::string dtype_name(ScalarType type) {
     case ScalarType::Bool: return "torch.bool";
     case ScalarType::ComplexFloat: return "torch.complex64";
     case ScalarType::ComplexDouble: return "torch.complex128";
+    case ScalarType::Float8_e4m3fn: return "torch.float8_e4m3fn";
+    case ScalarType::Float8_e5m2: return "torch.float8_e5m2";
     default: return name_of(type);
   }
 }

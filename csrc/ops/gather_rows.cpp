@@ -1,4 +1,4 @@
-// gather_rows: rows of a table copied by id, whatever their dtype.
+// gather_rows: rows of a table by id, copied whatever their dtype, or as the values of codes of 8 bits.
 
 #include "../torch/device.h"
 #include "checks.h"
@@ -28,9 +28,15 @@ void check_ids(const Tensor& ids, const Tensor& out) {
   CHECK_VALUE(ids.device() == out.device(), "ids is on ", ids.device(), "; expected the device of out, ", out.device());
 }
 
-void check_out(const Tensor& out, const Tensor& table, const Tensor& ids) {
-  CHECK_TYPE(out.scalar_type() == table.scalar_type(), "out has dtype ", dtype_name(out.scalar_type()),
-             "; expected that of table, ", dtype_name(table.scalar_type()));
+void check_out(const Tensor& out, const Tensor& table, const Tensor& ids, bool has_scale) {
+  const auto type = out.scalar_type();
+  if (has_scale) {
+    CHECK_TYPE(type == ScalarType::Half || type == ScalarType::BFloat16 || type == ScalarType::Float, "out has dtype ",
+               dtype_name(type), "; expected torch.float16, torch.bfloat16 or torch.float32, for the values of codes");
+  } else {
+    CHECK_TYPE(type == table.scalar_type(), "out has dtype ", dtype_name(type), "; expected that of table, ",
+               dtype_name(table.scalar_type()));
+  }
   const std::vector<int64_t> shape = with_rows(ids.size(0), trailing(table.sizes()));
   CHECK_VALUE(out.sizes() == IntArrayRef(shape), "out has shape ", out.sizes(), "; expected ", IntArrayRef(shape),
               ", one row of table per id");
@@ -54,10 +60,62 @@ void check_no_overlap(const Tensor& out, const Tensor& other, const char* name) 
   CHECK_VALUE(!Span(out).overlaps(Span(other)), "out lies in the memory of ", name, "; expected memory of its own");
 }
 
-void gather_rows(const Tensor& table, const Tensor& ids, const Tensor& out, int64_t num_threads) {
+Code code_of(const Tensor& table) {
+  switch (table.scalar_type()) {
+    case ScalarType::Byte: return Code::kUInt8;
+    case ScalarType::Char: return Code::kInt8;
+    case ScalarType::Float8_e4m3fn: return Code::kFloat8E4M3;
+    case ScalarType::Float8_e5m2: return Code::kFloat8E5M2;
+    default:
+      CHECK_TYPE(false, "table has dtype ", dtype_name(table.scalar_type()),
+                 "; expected torch.uint8, torch.int8, torch.float8_e4m3fn or torch.float8_e5m2 beside scale");
+  }
+}
+
+// One value; one for each row, (N, 1, ...); or one for each column, of the shape of a row.
+ScalePer scale_per(const Tensor& scale, const Tensor& table) {
+  if (scale.numel() == 1) return ScalePer::kTable;
+  const Shape columns = trailing(table.sizes());
+  if (scale.sizes() == IntArrayRef(columns)) return ScalePer::kColumn;
+  const std::vector<int64_t> rows = with_rows(table.size(0), Shape(columns.size(), 1));
+  CHECK_VALUE(scale.sizes() == IntArrayRef(rows), "scale has shape ", scale.sizes(), "; expected [], ",
+              IntArrayRef(rows), " or ", IntArrayRef(columns), ", for a table of shape ", table.sizes());
+  return ScalePer::kRow;
+}
+
+void check_scale(const Tensor& scale, const char* name, const Tensor& table, const Tensor& out) {
+  CHECK_TYPE(scale.scalar_type() == ScalarType::Float, name, " has dtype ", dtype_name(scale.scalar_type()),
+             "; expected torch.float32");
+  CHECK_VALUE(scale.is_contiguous(), name, " has strides ", scale.strides(), "; expected it to be contiguous");
+  CHECK_VALUE(scale.device() == out.device() || scale.device() == table.device(), name, " is on ", scale.device(),
+              "; expected the device of out, ", out.device(), ", or of table, ", table.device());
+}
+
+void add_scales(const Tensor& table, const Tensor& scale, const OptionalTensor& zero_point, const Tensor& out,
+                GatherRowsArgs& args) {
+  args.code = code_of(table);
+  args.out_type = dtype_of(out.scalar_type(), "out");
+  check_scale(scale, "scale", table, out);
+  args.scales.per = scale_per(scale, table);
+  args.scales.scale = static_cast<const float*>(scale.const_data_ptr());
+  args.scales_on_host = scale.device() != out.device();
+  if (!zero_point) return;
+  check_scale(*zero_point, "zero_point", table, out);
+  CHECK_TYPE(args.code == Code::kUInt8 || args.code == Code::kInt8, "zero_point is given for ",
+             dtype_name(table.scalar_type()), "; expected none, since floating-point numbers have a zero");
+  CHECK_VALUE(zero_point->sizes() == scale.sizes(), "zero_point has shape ", zero_point->sizes(),
+              "; expected that of scale, ", scale.sizes());
+  CHECK_VALUE(zero_point->device() == scale.device(), "zero_point is on ", zero_point->device(),
+              "; expected the device of scale, ", scale.device());
+  args.scales.zero_point = static_cast<const float*>(zero_point->const_data_ptr());
+}
+
+void gather_rows(const Tensor& table, const Tensor& ids, const Tensor& out, int64_t num_threads,
+                 const OptionalTensor& scale, const OptionalTensor& zero_point) {
+  CHECK_VALUE(scale || !zero_point, "zero_point is given without scale; expected both");
   check_table(table);
   check_ids(ids, out);
-  check_out(out, table, ids);
+  check_out(out, table, ids, static_cast<bool>(scale));
   check_no_overlap(out, table, "table");
   check_no_overlap(out, ids, "ids");
   CHECK_VALUE(num_threads >= 0 && num_threads <= kMostThreads, "num_threads is ", num_threads,
@@ -80,8 +138,17 @@ void gather_rows(const Tensor& table, const Tensor& ids, const Tensor& out, int6
   args.is_int64 = ids.scalar_type() == ScalarType::Long;
   args.out = out.mutable_data_ptr();
   args.num_threads = num_threads;
+  if (scale) {
+    check_no_overlap(out, *scale, "scale");
+    add_scales(table, *scale, zero_point, out, args);
+  }
+  if (zero_point) check_no_overlap(out, *zero_point, "zero_point");
   backend_of(out.device()).gather_rows(args);
   if (is_elsewhere) keep_until_read(table, out.device());
+  if (args.scales_on_host) {
+    keep_until_read(*scale, out.device());
+    if (zero_point) keep_until_read(*zero_point, out.device());
+  }
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ WEIGHTS: dict[str, tuple[int, Callable[[Draw], None]]] = {
     "attention dropout": (4, operators.attention_dropout),
     "bitwise": (7, operators.bitwise),
     "gather_rows": (3, operators.gather_rows),
+    "dequantize": (2, operators.dequantize),
     "huge": (1, operators.huge),
     "graph": (6, structures.graph),
     "reorder": (2, structures.reorder),

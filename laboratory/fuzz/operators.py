@@ -231,6 +231,22 @@ def gather_rows(d: Draw) -> None:
     )
 
 
+def dequantize(d: Draw) -> None:
+    rows, count, width = d.one(1, 2, 9, 200), d.one(0, 1, 7, 300, 5000), d.one(1, 5, 16, 33, 64, 200)
+    d.line(f"codes = torch.randint(256, ({rows}, {width}), dtype=torch.uint8)")
+    d.line(f"table = codes.view(torch.{d.one('uint8', 'int8', 'float8_e4m3fn', 'float8_e5m2')})")
+    d.line(d.one("", "table = table[::2]", "table = table[:, 1:]"))
+    d.line(f"ids = torch.randint(table.shape[0], ({count},), dtype=torch.{d.one('int32', 'int64')})")
+    d.line(f"scale = torch.randn({d.one('()', '(table.shape[0], 1)', 'table.shape[1:]')})")
+    d.line("zero = torch.randn(scale.shape) if not table.is_floating_point() else None")
+    d.line(
+        f"out = torch.full((len(ids) + 2, table.shape[1]), 3, dtype=torch.{d.one('float16', 'bfloat16', 'float32')})"
+    )
+    d.line(f"raw.gather_rows(table, ids, out[1:-1], {d.one(0, 1, 2, 3)}, scale, zero)")
+    d.line("values = reference.gather_rows(table, ids, scale=scale, zero_point=zero, out_dtype=out.dtype)")
+    d.line("assert_identical(out, torch.cat([torch.full_like(out[:1], 3), values, torch.full_like(out[:1], 3)]))")
+
+
 def huge(d: Draw) -> None:
     """Many empty rows, rows of thousands of values, and sizes that fit no memory."""
     kind = d.one("rows", "width", "declared", "declared", "product")

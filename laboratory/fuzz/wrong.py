@@ -196,6 +196,8 @@ dot_attention: *csc, $Y, $X, $X, 0.2, 0.3, $SEED, True, True | *csc, $Y, $X, $X,
 dot_attention_backward: *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y | *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y,
     $LSE, $Y, False, False, $EDGES, $WIDE, True, True, False, True
 gather_rows: randn(9, 4, dtype=t), torch.tensor([0, 8, 3]), torch.empty(3, 4, dtype=t), 1
+    | torch.ones(9, 4, dtype=torch.uint8), torch.tensor([0, 8, 3]), torch.empty(3, 4, dtype=t), 1,
+    torch.ones(9, 1), torch.ones(9, 1)
 coo_to_csr: $IDS, $IDS, 3
 transpose: *csc, g.num_src
 reorder: csc[0], csc[1], csr[0], csr[1]

@@ -27,7 +27,14 @@ from laboratory.simt import build, coverage
 GROUPS = ("cover", "cases")
 COVER = build.ROOT / "tests" / "gpu" / "cover.txt"
 # Kernels that cases do not launch: sanitize.py launches these once per graph, and tests/gpu/test_gpu_large.py the last.
-ELSEWHERE = ("gather_limit_kernel", "gather_rows_kernel", "naive_", "scalar_", "place_chunk_kernel")
+ELSEWHERE = (
+    "gather_limit_kernel",
+    "gather_rows_kernel",
+    "dequantize_rows_kernel",
+    "naive_",
+    "scalar_",
+    "place_chunk_kernel",
+)
 
 
 def _jobs(group: str) -> Iterable:

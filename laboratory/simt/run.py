@@ -57,6 +57,7 @@ MODULES = (
     "tests/ops/test_short_rows.py",
     "tests/ops/test_row_schedule.py",
     "tests/ops/test_gather_rows.py",
+    "tests/ops/test_dequantize.py",
     "tests/benchmarks/test_gather_limit.py",
     "tests/benchmarks/test_scalar_baseline.py",
     "tests/benchmarks/test_naive.py",

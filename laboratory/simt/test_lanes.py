@@ -99,6 +99,16 @@ def _gather_rows(g, dtype):
     return out, []
 
 
+def _dequantized(g, dtype):
+    codes = torch.arange(g.num_src * 80).remainder(256).to(torch.uint8).view(-1, 80)
+    parts = []
+    for first, scale in ((0, torch.rand(g.num_src, 1)), (1, torch.rand(77))):
+        out = torch.empty(g.num_edges, 77, dtype=dtype)
+        raw.gather_rows(codes[:, first : first + 77], g.csc().indices, out, 0, scale, torch.ones_like(scale))
+        parts.append(out)
+    return parts[0], parts[1:]
+
+
 def _scalar(g, dtype):
     x, y = randn(g.num_src, 40, dtype=dtype), randn(g.num_dst, 40, dtype=dtype)
     weights = randn(g.num_edges, 1, dtype=dtype)
@@ -144,6 +154,7 @@ CALLS = {
     "segment_reduce max": _segments("max"),
     "gather_limit": _gather,
     "gather_rows": _gather_rows,
+    "gather_rows of codes": _dequantized,
     "scalar baseline": _scalar,
     "naive": _naive,
     "graph": _topology,

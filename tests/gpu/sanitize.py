@@ -123,6 +123,13 @@ def gather_rows(graph, device: str) -> None:
             out = torch.empty(ids.shape[0], width, dtype=torch.float16, device=device)
             torch.ops.halfgnn.gather_rows(given, ids, out)
             out.cpu()
+    for width in (1, 33, 72, 768):
+        codes = torch.randint(256, (max(1, graph.num_src), width), dtype=torch.uint8)
+        for scale in (torch.rand(codes.shape[0], 1), torch.rand(width)):
+            for place in (lambda x: x.to(device), torch.Tensor.pin_memory):
+                out = torch.empty(ids.shape[0], width, dtype=torch.float16, device=device)
+                torch.ops.halfgnn.gather_rows(place(codes), ids, out, 0, place(scale), place(torch.ones_like(scale)))
+                out.cpu()
 
 
 def scalar_baseline(graph, device: str) -> None:

@@ -19,6 +19,7 @@ MODULES = (
     "test_segment_reduce.py",
     "test_copy_u_reduce.py",
     "test_attention.py",
+    "test_dequantize.py",
 )
 SELECTION = (
     "test_widths or inf_and_nan or first_edge_wins or test_shapes or minus_infinity or equal_logits or ties or test_hub"

@@ -66,6 +66,13 @@ struct PairKernels {
   void (*add_parts)(const void* parts, int64_t count, int64_t n, DType type, void* out);
 };
 
+constexpr int64_t kMostLanes = 16;
+struct GatherKernels {
+  // The rows [begin, end) of out, of a table of codes. Ids are trusted here. Scales of columns have zero points, and
+  // both are followed by kMostLanes more numbers.
+  void (*dequantize)(const GatherRowsArgs&, int64_t begin, int64_t end);
+};
+
 struct KernelTable {
   const char* name;  // of the instruction set, as HALFGNN_CPU names it
   bool (*has_vector_kernel)(DType type, int64_t dim);
@@ -80,6 +87,7 @@ struct KernelTable {
   const EdgeSoftmaxKernels& edge_softmax;
   const GatKernels& gat;
   const PairKernels& pair;
+  const GatherKernels& gather;
 };
 
 }  // namespace halfgnn

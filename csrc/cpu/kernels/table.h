@@ -23,6 +23,7 @@ extern const BackwardKernels kBackward;
 extern const EdgeSoftmaxKernels kEdgeSoftmax;
 extern const GatKernels kGat;
 extern const PairKernels kPair;
+extern const GatherKernels kGather;
 
 extern const KernelTable kKernels;
 const KernelTable kKernels = {
@@ -39,6 +40,7 @@ const KernelTable kKernels = {
     kEdgeSoftmax,
     kGat,
     kPair,
+    kGather,
 };
 
 }  // namespace halfgnn::HALFGNN_ISA

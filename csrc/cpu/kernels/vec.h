@@ -49,6 +49,13 @@ struct Half {
 struct BFloat16 {
   uint16_t bits;
 };
+// Of Code::kFloat8E4M3 and kFloat8E5M2. Codes that are integers are int8_t and uint8_t.
+struct Float8E4M3 {
+  uint8_t bits;
+};
+struct Float8E5M2 {
+  uint8_t bits;
+};
 
 // f(Type<T>{}) for the type T of elements of `type`.
 template <class F>
@@ -59,6 +66,16 @@ HALFGNN_INLINE void with_type(DType type, F f) {
 template <class F>
 HALFGNN_INLINE void with_vector_type(DType type, F f) {
   halfgnn::with_type(ElementTypes<Half, BFloat16>{}, type, f);
+}
+// f(Type<C>{}) for the type C of codes.
+template <class F>
+HALFGNN_INLINE void with_code_type(Code code, F f) {
+  switch (code) {
+    case Code::kUInt8: return f(Type<uint8_t>{});
+    case Code::kInt8: return f(Type<int8_t>{});
+    case Code::kFloat8E4M3: return f(Type<Float8E4M3>{});
+    default: return f(Type<Float8E5M2>{});
+  }
 }
 // f(Type<T>{}) or f(Type<float>{}): operands of type T may come with others of T or, beside halves, of float.
 template <class T, class F>
@@ -87,6 +104,7 @@ struct VectorsOf {
   typedef uint32_t Words __attribute__((vector_size(4 * L)));
   typedef int32_t Integers __attribute__((vector_size(4 * L)));
   typedef uint16_t Halfwords __attribute__((vector_size(2 * L)));
+  typedef uint8_t Bytes __attribute__((vector_size(L)));
 };
 template <int L>
 using FloatsOf = typename VectorsOf<L>::Floats;
@@ -316,6 +334,61 @@ HALFGNN_INLINE FloatsOf<L> load_vector(const float* p) {
 template <class V>
 HALFGNN_INLINE void store_vector(V v, float* p) {
   memcpy(p, &v, sizeof(v));
+}
+
+// ---- codes of 8 bits. GCC takes vectors of bytes apart where it converts them to words at once, or to anything if
+// they are shorter than registers.
+
+#if defined(HALFGNN_F16C)
+template <int L>
+HALFGNN_INLINE HalfwordsOf<L> load_bytes(const void* p) {
+  if constexpr (L == 16) {
+    return bit_cast<HalfwordsOf<L>>(_mm256_cvtepu8_epi16(load_unaligned<__m128i>(p)));
+  } else {
+    return bit_cast<HalfwordsOf<L>>(_mm_cvtepu8_epi16(_mm_loadl_epi64(static_cast<const __m128i*>(p))));
+  }
+}
+HALFGNN_INLINE FloatsOf<8> floats_of(__m256i integers) { return bit_cast<FloatsOf<8>>(_mm256_cvtepi32_ps(integers)); }
+template <int L = kLanes, class E, class = std::enable_if_t<std::is_integral_v<E> && sizeof(E) == 1>>
+HALFGNN_INLINE FloatsOf<L> load_vector(const E* p) {
+  if constexpr (L == 16) {
+#if defined(HALFGNN_AVX512)
+    const __m128i bytes = load_unaligned<__m128i>(p);
+    const __m512i integers = std::is_signed_v<E> ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
+    return bit_cast<FloatsOf<16>>(_mm512_cvtepi32_ps(integers));
+#else
+    return bit_cast<FloatsOf<16>>(Halves<FloatsOf<8>>{load_vector<8>(p), load_vector<8>(p + 8)});
+#endif
+  } else {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return floats_of(std::is_signed_v<E> ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
+  }
+}
+#else
+template <int L>
+HALFGNN_INLINE HalfwordsOf<L> load_bytes(const void* p) {
+  return __builtin_convertvector(load_unaligned<typename VectorsOf<L>::Bytes>(p), HalfwordsOf<L>);
+}
+template <int L = kLanes, class E, class = std::enable_if_t<std::is_integral_v<E> && sizeof(E) == 1>>
+HALFGNN_INLINE FloatsOf<L> load_vector(const E* p) {
+  const WordsOf<L> bytes = __builtin_convertvector(load_bytes<L>(p), WordsOf<L>);
+  using I = typename VectorsOf<L>::Integers;
+  const I integers = std::is_signed_v<E> ? bit_cast<I>(bytes << 24) >> 24 : bit_cast<I>(bytes);
+  return __builtin_convertvector(integers, FloatsOf<L>);
+}
+#endif
+// The upper byte of a float16.
+template <int L = kLanes>
+HALFGNN_INLINE FloatsOf<L> load_vector(const Float8E5M2* p) {
+  return from_float16(load_bytes<L>(p) << 8);
+}
+// As a float16 it has one exponent bit more and is 2^8 times smaller. Its only NaN gets the exponent of NaN.
+template <int L = kLanes>
+HALFGNN_INLINE FloatsOf<L> load_vector(const Float8E4M3* p) {
+  using H = HalfwordsOf<L>;
+  const H bits = load_bytes<L>(p), magnitude = bits & 0x7f;
+  const H is_nan = (magnitude + 1) & 0x80;
+  return from_float16(((bits & 0x80) << 8) | ((magnitude | is_nan) << 7)) * splat<L>(0x1p8f);
 }
 
 // ---- scalars

@@ -67,6 +67,8 @@ inline const Numbers& scalar_types() {
       std::pair{ScalarType::Bool, aoti_torch_dtype_bool()},
       std::pair{ScalarType::ComplexFloat, aoti_torch_dtype_complex64()},
       std::pair{ScalarType::ComplexDouble, aoti_torch_dtype_complex128()},
+      std::pair{ScalarType::Float8_e4m3fn, aoti_torch_dtype_float8_e4m3fn()},
+      std::pair{ScalarType::Float8_e5m2, aoti_torch_dtype_float8_e5m2()},
   });
   return numbers;
 }

@@ -1,4 +1,4 @@
-// Rows of a table copied by id, on CUDA. See launch.h for what holds for all launchers.
+// Rows of a table by id, copied or converted, on CUDA. See launch.h for what holds for all launchers.
 #pragma once
 
 #include "../core/launch.h"
@@ -11,5 +11,9 @@ constexpr int64_t kMostRowBytes = int64_t{1} << 30;
 // by. Rows of at most kMostRowBytes. Ids are not trusted: the row of one that is out of range is filled with bytes of
 // 0xFF, and nothing is read.
 cudaError_t gather_rows(const GatherRowsArgs& args, const Launch& launch);
+
+// The same for tables of codes: the row of an id that is out of range is filled with nan. Scales may be in page-locked
+// memory too.
+cudaError_t dequantize_rows(const GatherRowsArgs& args, const Launch& launch);
 
 }  // namespace halfgnn::cuda
