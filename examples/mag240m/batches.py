@@ -101,7 +101,7 @@ def stores_of(data: HeteroData, place: str, device: torch.device) -> dict[str, F
             FeatureStore(feat) if torch.is_tensor(feat) else FeatureStore.open(feat, dtype=torch.float16, shape=shape)
         )
         if place == "memory":
-            store = FeatureStore(store.data.clone())
+            store = store.clone()
         elif place == "pinned":
             store = store.pin_memory()
         elif place == "device":

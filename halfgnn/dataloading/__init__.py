@@ -3,6 +3,7 @@
 :class:`NeighborSampler` samples blocks around seeds, and :class:`NeighborDataLoader` makes epochs of them.
 :class:`FeatureStore` gathers rows of a tensor or a memory-mapped file by id, without widening them. :class:`Prefetcher` wraps any
 iterable of mini-batches (DGL's DataLoader, PyG's loaders, plain tuples) and moves several of them ahead, on a stream of its own.
+:func:`quantize` writes features as codes of 8 bits, whose values a FeatureStore gathers.
 :func:`infer_by_layers` computes a trained model's rows for all nodes of a graph.
 """
 
@@ -13,6 +14,8 @@ from .inference import infer_by_layers
 from .neighbor_loader import NeighborDataLoader
 from .neighbor_sampler import NeighborSampler, SampledBatch
 from .prefetcher import Prefetcher
+from .quantize import quantize
+from .quantized_files import QuantizationError
 
 __all__ = [
     "Block",
@@ -21,7 +24,9 @@ __all__ = [
     "NeighborDataLoader",
     "NeighborSampler",
     "Prefetcher",
+    "QuantizationError",
     "Rows",
     "SampledBatch",
     "infer_by_layers",
+    "quantize",
 ]

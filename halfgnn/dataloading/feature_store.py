@@ -1,9 +1,9 @@
-"""FeatureStore: rows of node or edge features, gathered by id, in the dtype in which they are stored."""
+"""FeatureStore: rows of node or edge features, gathered by id, as they are stored or as the values of codes of 8 bits."""
 
 from __future__ import annotations
 
-import mmap
-import warnings
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,17 @@ from torch import Tensor
 
 from ..common.ids import check_ids, check_range
 from ..ops import gather_rows
+from . import quantized_files, store_files
+from .gigl import read_gigl
+from .scales import CODES, VALUES, Scales
 
 # Threads wait for pages of a file, not for the processor. More threads keep more reads under way.
 _FILE_THREADS = 32
 
 
 class FeatureStore:
-    """Features (N, *) of any dtype, which is that of the gathered rows too. They are in one of these places:
+    """Features (N, *) of any dtype, which is that of the gathered rows too, or codes of 8 bits with a scale, whose values are
+    gathered. They are in one of these places:
 
     * a tensor of the CPU, in shared memory (`share_memory`) or not;
     * a memory-mapped file (`open`, or a numpy.memmap), of which a gather reads only its rows;
@@ -31,18 +35,39 @@ class FeatureStore:
     in read-only memory: writing to `data` would end the process.
 
     Args:
-        data: a tensor, or a numpy array or memmap, (N, *). It is not copied.
+        data: a tensor, or a numpy array or memmap, (N, *). It is not copied. With a scale: torch.uint8, torch.int8,
+            torch.float8_e4m3fn or torch.float8_e5m2.
         num_threads: number of threads of a gather on the CPU; 0 means PyTorch's. The default for files is 32, because the threads
             wait for the disk.
+        scale: makes data codes: the gathered rows are (data - zero_point) * scale. A number; (N, 1, ...), one per row; or (*), one
+            per column. Finite, not below 0.
+        zero_point: of scale's shape, or one number; of integers alone. Rows are rounded once if it has integers.
+        dtype: of the rows that codes are converted to: torch.float16, by default, torch.bfloat16 or torch.float32.
+
+    Attributes:
+        data: as it is stored. scale, zero_point: fp32 tensors, or None. dtype: of the gathered rows.
+        error: what :func:`halfgnn.dataloading.quantize` noted in the file; None otherwise.
 
     Raises:
-        TypeError: data is neither tensor nor array. ValueError: data has no dimensions, or rows that are not contiguous.
+        TypeError: data is neither tensor nor array; data or dtype have a type that does not go with a scale.
+        ValueError: data has no dimensions, or rows that are not contiguous; a scale or zero_point of another shape, or with inf or
+            nan; a dtype or zero_point without a scale.
     """
 
-    def __init__(self, data: Any, *, num_threads: int | None = None):
+    error: quantized_files.QuantizationError | None = None
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        num_threads: int | None = None,
+        scale: Any = None,
+        zero_point: Any = None,
+        dtype: torch.dtype | None = None,
+    ):
         file = None
         if not isinstance(data, Tensor):
-            data, file = _of_array(data)
+            data, file = store_files.of_array(data)
         if data.dim() == 0:
             raise ValueError("data has shape (); expected (N, *), one row per id")
         if data.layout != torch.strided:
@@ -54,6 +79,14 @@ class FeatureStore:
         self.data = data.detach()
         self._file = file
         self.num_threads = (_FILE_THREADS if file else 0) if num_threads is None else num_threads
+        self._scales, self._dtype = _scales_of(self.data, scale, zero_point), self.data.dtype
+        self._on_devices: dict[torch.device, Scales] = {}
+        if self._scales is not None:
+            self._dtype = _checked_dtype(torch.float16 if dtype is None else dtype)
+        elif dtype is not None:
+            raise ValueError(
+                f"dtype is {dtype} without a scale; expected None: rows have data's own, {self.data.dtype}"
+            )
 
     @classmethod
     def open(
@@ -63,29 +96,92 @@ class FeatureStore:
         dtype: torch.dtype | None = None,
         shape: tuple[int, ...] | None = None,
         num_threads: int = _FILE_THREADS,
+        name: str | None = None,
+        scale: Any = None,
+        zero_point: Any = None,
     ) -> FeatureStore:
-        """A memory-mapped file: .npy, whose header has dtype and shape, or raw numbers in row-major order.
+        """A memory-mapped file: .npy, whose header has dtype and shape; one of codes, which :func:`quantize` wrote; a tensor of
+        .safetensors; or raw numbers in row-major order.
+
+        Scales are read into memory, since each gather would wait for them too.
 
         Args:
             path: the file.
-            dtype, shape: those of a raw file, or those that are expected of a .npy file. The first number of a raw file's shape
-                may be -1.
+            dtype, shape: those of a raw file, or those that are expected of another file. The first number of a raw file's shape
+                may be -1. Of a file that quantize wrote: the dtype that rows are converted to, by default torch.float16.
             num_threads: number of threads that wait for pages at a time.
+            name: the tensor in a file of safetensors. It is not needed where there is one alone.
+            scale, zero_point: of codes in a file that does not have them, as in FeatureStore; or names of tensors in the file of
+                safetensors. One number per row may also have the shape (N,).
 
         Raises:
             FileNotFoundError: there is no such file. TypeError: a dtype that is not expected, or that cannot be mapped.
-            ValueError: a shape or size that is not expected, or a truncated file.
+            ValueError: a shape or size that is not expected, a name that the file does not have, or a truncated file; or of
+                FeatureStore.
         """
         path = Path(path).resolve()
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise TypeError(f"dtype is {dtype!r}; expected a torch.dtype")
-        is_npy = path.suffix == ".npy"
-        layout = _npy_layout(path) if is_npy else _raw_layout(path, dtype, shape)
+        if name is not None and path.suffix != ".safetensors":
+            raise ValueError(f"name is {name!r}; expected None for {path}, which is no file of safetensors")
+        if path.suffix == ".npy" and (noted := quantized_files.read(path)) is not None:
+            for argument, given in (("scale", scale), ("zero_point", zero_point)):
+                if given is not None:
+                    raise ValueError(f"{argument} is given, and {path} has its own; expected None")
+            layout, scale, zero_point, error = noted
+            store = cls._mapped(path, layout, shape, num_threads, scale, zero_point, dtype)
+            store.error = error
+            return store
+        if path.suffix == ".safetensors":
+            layouts = store_files.safetensors_layouts(path)
+            layout = layouts[store_files.chosen_name(layouts, name, "name", path)]
+            scale, zero_point = (
+                store_files.tensor_in(layouts, x, of, path) for x, of in ((scale, "scale"), (zero_point, "zero_point"))
+            )
+        else:
+            is_npy = path.suffix == ".npy"
+            layout = store_files.npy_layout(path) if is_npy else store_files.raw_layout(path, dtype, shape)
         if dtype is not None and layout.dtype != dtype:
             raise TypeError(f"{path} holds {layout.dtype}; expected {dtype}")
-        if shape is not None and not _fits(layout.shape, shape):
+        return cls._mapped(path, layout, shape, num_threads, scale, zero_point, None)
+
+    @classmethod
+    def _mapped(
+        cls,
+        path: Path,
+        layout: Any,
+        shape: Any,
+        num_threads: int,
+        scale: Any,
+        zero_point: Any,
+        dtype: torch.dtype | None,
+    ) -> FeatureStore:
+        if shape is not None and not store_files.fits(layout.shape, shape):
             raise ValueError(f"{path} has shape {layout.shape}; expected {tuple(shape)}")
-        return _opened(path, layout, num_threads)
+        data, file = store_files.mapped(path, layout)
+        scale, zero_point = _by_row(scale, data), _by_row(zero_point, data)
+        store = cls(data, num_threads=num_threads, scale=scale, zero_point=zero_point, dtype=dtype)
+        store._file = file
+        return store
+
+    @classmethod
+    def from_gigl(cls, packed: Any, metadata: Any, *, dtype: torch.dtype = torch.float16) -> FeatureStore:
+        """Features that GiGL packed in 1, 2, 4 or 8 bits each (its FeatureQuantizationMetadata, #733 to #753).
+
+        Args:
+            packed: (N, bytes) torch.uint8, the rows of the field packed_feature_key: a tensor, or a numpy array or memmap.
+            metadata: a mapping or an object with quantized_feature_indices and multi_bit_state (clip_min, clip_max, bits) or
+                single_bit_state (neg_mean, pos_mean), also in the names of proto's JSON (quantizedFeatureIndices).
+            dtype: of the gathered rows.
+
+        8 bits in their original order are used where they are. Others become a copy, of a byte per feature.
+
+        Raises:
+            TypeError, ValueError: packed or metadata that do not fit; features that were not quantized beside those that were,
+                which need a store of their own.
+        """
+        codes, scale, zero_point = read_gigl(packed, metadata)
+        return cls(codes, scale=scale, zero_point=zero_point, dtype=dtype)
 
     # ---- properties --------------------------------------------------------------------------------------------------------------
 
@@ -93,12 +189,26 @@ class FeatureStore:
         return self.data.shape[0]
 
     @property
+    def path(self) -> Path | None:
+        """The file, if rows are in one."""
+        return None if self._file is None else self._file.path
+
+    @property
     def shape(self) -> torch.Size:
         return self.data.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.data.dtype
+        """Of the gathered rows."""
+        return self._dtype
+
+    @property
+    def scale(self) -> Tensor | None:
+        return None if self._scales is None else self._scales.scale
+
+    @property
+    def zero_point(self) -> Tensor | None:
+        return None if self._scales is None else self._scales.zero_point
 
     @property
     def device(self) -> torch.device:
@@ -106,35 +216,50 @@ class FeatureStore:
 
     @property
     def nbytes(self) -> int:
-        return self.data.numel() * self.data.element_size()
+        """Of what is stored, scales included."""
+        return self.data.numel() * self.data.element_size() + (0 if self._scales is None else self._scales.nbytes)
 
     def __repr__(self) -> str:
         place = f"file={str(self._file.path)!r}" if self._file else f"device='{self.device}'"
-        return f"FeatureStore(shape={tuple(self.shape)}, dtype={self.dtype}, {place})"
+        codes = "" if self._scales is None else f"codes={self.data.dtype}, "
+        return f"FeatureStore(shape={tuple(self.shape)}, dtype={self.dtype}, {codes}{place})"
 
     def __reduce__(self):
+        scales = None if self._scales is None else (self.scale, self.zero_point, self.dtype)
         if self._file is None:
-            return _rebuilt, (self.data, self.num_threads)
-        return _reopened, (self._file.path, self._file.layout, self.num_threads, self._file.window, self._file.state)
+            return _rebuilt, (self.data, self.num_threads, scales)
+        where = (self._file.path, self._file.layout, self._file.window, self._file.state)
+        return _reopened, (where, self.num_threads, scales, self.error)
 
     # ---- other places ------------------------------------------------------------------------------------------------------------
 
     def pin_memory(self) -> FeatureStore:
         """A copy in page-locked memory, from which a GPU gathers by itself."""
-        self._check_file()
-        return FeatureStore(self.data.contiguous().pin_memory(), num_threads=self.num_threads)
+        return self._copied(lambda x: x.contiguous().pin_memory(), self.num_threads)
 
     def share_memory(self) -> FeatureStore:
         """A copy in memory that processes share."""
-        self._check_file()
-        return FeatureStore(self.data.clone(memory_format=torch.contiguous_format).share_memory_())
+        return self._copied(lambda x: x.clone(memory_format=torch.contiguous_format).share_memory_())
+
+    def clone(self) -> FeatureStore:
+        """A copy in memory."""
+        return self._copied(lambda x: x.clone(memory_format=torch.contiguous_format))
 
     def to(self, device) -> FeatureStore:
         """A copy on `device`. Itself if it is already there."""
         if torch.device(device) == self.device:
             return self
+        return self._copied(lambda x: x.to(device))
+
+    def _copied(self, copy: Callable[[Tensor], Tensor], num_threads: int = 0) -> FeatureStore:
         self._check_file()
-        return FeatureStore(self.data.to(device))
+        return self._like(copy(self.data), None if self._scales is None else self._scales.mapped(copy), num_threads)
+
+    def _like(self, data: Tensor, scales: Scales | None, num_threads: int) -> FeatureStore:
+        """Of other data, with scales that have been checked."""
+        store = FeatureStore(data, num_threads=num_threads)
+        store._scales, store._dtype, store.error = scales, self._dtype, self.error
+        return store
 
     # ---- rows --------------------------------------------------------------------------------------------------------------------
 
@@ -145,7 +270,10 @@ class FeatureStore:
         begin, end, step = ids.indices(len(self))
         if step != 1:
             raise ValueError(f"step is {step}; expected a slice of neighbouring rows")
-        part = FeatureStore(self.data[begin:end], num_threads=self.num_threads)
+        scales = self._scales
+        if scales is not None and scales.is_by_row(self.shape):
+            scales = scales.mapped(lambda x: x[begin:end])
+        part = self._like(self.data[begin:end], scales, self.num_threads)
         if self._file is not None:
             first = self._file.window[0]
             part._file = replace(self._file, window=(first + begin, first + max(begin, end)))
@@ -157,11 +285,11 @@ class FeatureStore:
         return Rows(self, ids)
 
     def gather(self, ids: Tensor, out: Tensor | None = None, device: Any = None) -> Tensor:
-        """data[ids], in data's dtype.
+        """data[ids], in data's dtype; of codes their values, in the store's dtype.
 
         Args:
             ids: (n,) int32 or int64, on the CPU, or on the GPU that is to hold the result.
-            out: (n, *) that takes the rows, in data's dtype, contiguous.
+            out: (n, *) that takes the rows, in the store's dtype, contiguous.
             device: of the result. By default that of out, if given; the GPU of ids, if it can read data; otherwise that of data.
 
         A GPU gathers by itself from its own memory and from page-locked memory. Rows that it cannot read are gathered on the CPU
@@ -179,14 +307,31 @@ class FeatureStore:
         rows = self._gathered(ids, None, self.device)
         return rows.to(device) if out is None else out.copy_(rows)
 
+    def staged(self, ids: Tensor, empty: Callable[[Any, torch.dtype], Tensor]) -> StagedRows:
+        """Codes and scales of rows, in buffers of empty(shape, dtype) on the CPU, for a device that is to convert them.
+
+        Raises:
+            See :meth:`gather`.
+        """
+        check_ids(ids, "ids")
+        if self._scales is None:
+            raise ValueError(f"{self!r} has no scale; expected a store of codes")
+        self._check_file()
+        codes = self._copied_rows(self.data, ids, empty)
+        if not self._scales.is_by_row(self.shape):
+            return StagedRows(self, ids, codes, self._scales)
+        return StagedRows(self, ids, codes, self._scales.mapped(lambda x: self._copied_rows(x, ids, empty)))
+
+    def _copied_rows(self, table: Tensor, ids: Tensor, empty: Callable[[Any, torch.dtype], Tensor]) -> Tensor:
+        out = empty((ids.shape[0], *table.shape[1:]), table.dtype)
+        with self._named():
+            return gather_rows(table, ids.to("cpu"), out, num_threads=self.num_threads)
+
     def read_ahead(self) -> None:
         """Asks the system to read the rows of a file into its cache, in order, beside what the process does next. Does nothing for
         rows in memory."""
-        if self._file is not None and self._file.mapped is not None and hasattr(mmap, "MADV_WILLNEED"):
-            begin, end = self._file.bytes()
-            begin -= begin % mmap.PAGESIZE
-            if end > begin:
-                self._file.mapped.madvise(mmap.MADV_WILLNEED, begin, end - begin)
+        if self._file is not None:
+            self._file.read_ahead()
 
     def can_be_read_by(self, device: torch.device) -> bool:
         """Whether `device` is a GPU that gathers by itself: it holds the rows, or they are in page-locked memory."""
@@ -215,10 +360,40 @@ class FeatureStore:
             except ValueError as error:
                 raise IndexError(f"{error}, the rows of {self!r}") from None
             ids = ids.to(device, non_blocking=True)
+        scale, zero_point, dtype = None, None, None
+        if self._scales is not None:
+            scales = self._scales_for(device)
+            scale, zero_point, dtype = scales.scale, scales.zero_point, self._dtype if out is None else None
+            if out is not None and out.dtype != self._dtype:
+                raise TypeError(f"out has dtype {out.dtype}; expected {self._dtype}, that of {self!r}")
+        with self._named():
+            return gather_rows(
+                self.data,
+                ids,
+                out,
+                num_threads=self.num_threads,
+                scale=scale,
+                zero_point=zero_point,
+                out_dtype=dtype,
+            )
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Lets errors of ids name the store."""
         try:
-            return gather_rows(self.data, ids, out, num_threads=self.num_threads)
+            yield
         except IndexError as error:
             raise IndexError(str(error).replace("the rows of table", f"the rows of {self!r}")) from None
+
+    def _scales_for(self, device: torch.device) -> Scales:
+        """The scales as the device reads them: of rows beside data, others in its own memory."""
+        scales = self._scales
+        assert scales is not None
+        if device == self.device or scales.is_by_row(self.shape):
+            return scales
+        if device not in self._on_devices:
+            self._on_devices[device] = scales.mapped(lambda x: x.to(device))
+        return self._on_devices[device]
 
     def _check_file(self) -> None:
         """Raises if the file has been truncated: reading a page past its end would end the process."""
@@ -238,155 +413,68 @@ class Rows:
         return self.store.gather(self.ids, out, device)
 
 
-def _rebuilt(data: Tensor, num_threads: int) -> FeatureStore:
-    return FeatureStore(data, num_threads=num_threads)
-
-
-# ---- files -------------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class _Layout:
-    """The content of a file: numbers of `dtype` in row-major order, from byte `offset` on."""
+class StagedRows(Rows):
+    """Rows of codes in page-locked memory, with scales of their own."""
 
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    offset: int
+    codes: Tensor
+    scales: Scales
 
     @property
-    def count(self) -> int:
-        return int(torch.Size(self.shape).numel())
+    def nbytes(self) -> int:
+        """Of what moves to a device with every batch."""
+        by_row = self.scales is not self.store._scales
+        return self.codes.nbytes + (self.scales.nbytes if by_row else 0)
 
-    @property
-    def end(self) -> int:
-        return self.offset + self.count * self.dtype.itemsize
-
-
-@dataclass(frozen=True)
-class _File:
-    path: Path
-    layout: _Layout
-    mapped: Any  # mmap.mmap; None of an empty file
-    window: tuple[int, int]  # rows of the layout
-    state: tuple[int, int]  # size, and time of the last change
-
-    def bytes(self) -> tuple[int, int]:
-        """Of the window, in the file."""
-        row = torch.Size(self.layout.shape[1:]).numel() * self.layout.dtype.itemsize
-        return self.layout.offset + self.window[0] * row, self.layout.offset + self.window[1] * row
-
-    def check_size(self) -> None:
-        if self.mapped is not None and self.mapped.size() < self.layout.end:  # size() asks the file
-            raise RuntimeError(_truncated(self.path, self.mapped.size(), self.layout))
+    def on(self, device: torch.device) -> Tensor:
+        """The values, converted on the device."""
+        by_row = self.scales is not self.store._scales
+        scales = (
+            self.scales.mapped(lambda x: x.to(device, non_blocking=True)) if by_row else self.store._scales_for(device)
+        )
+        every = torch.arange(self.codes.shape[0], dtype=torch.int32, device=device)
+        codes = self.codes.to(device, non_blocking=True)
+        return gather_rows(codes, every, scale=scales.scale, zero_point=scales.zero_point, out_dtype=self.store.dtype)
 
 
-def _truncated(path: Path, size: int, layout: _Layout) -> str:
-    return f"{path} has {size} bytes; expected {layout.end}, for {layout.shape} of {layout.dtype}: it is truncated"
+def _scales_of(data: Tensor, scale: Any, zero_point: Any) -> Scales | None:
+    if scale is None:
+        if zero_point is not None:
+            raise ValueError("zero_point is given without scale; expected both")
+        return None
+    if data.dtype not in CODES:
+        raise TypeError(
+            f"data has dtype {data.dtype}; expected torch.uint8, torch.int8, torch.float8_e4m3fn or torch.float8_e5m2 beside scale"
+        )
+    return Scales(scale, zero_point, data)
 
 
-def _opened(path: Path, layout: _Layout, num_threads: int, window: tuple[int, int] | None = None) -> FeatureStore:
-    if path.stat().st_size < layout.end:
-        raise ValueError(_truncated(path, path.stat().st_size, layout))
-    data, mapped = torch.empty(layout.shape, dtype=layout.dtype, device="cpu"), None
-    if layout.count:
-        with path.open("rb") as handle:
-            mapped = mmap.mmap(handle.fileno(), layout.end, access=mmap.ACCESS_READ)
-        if hasattr(mmap, "MADV_RANDOM"):
-            mapped.madvise(mmap.MADV_RANDOM)  # rows are far apart, so the kernel should not read ahead
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of read-only memory, to which a store never writes
-            flat = torch.frombuffer(mapped, dtype=layout.dtype, offset=layout.offset, count=layout.count)
-        data = flat.view(layout.shape)
-    file = _File(path, layout, mapped, window or (0, layout.shape[0]), _state(path))
-    store = FeatureStore(data[slice(*file.window)], num_threads=num_threads)
-    store._file = file
+def _checked_dtype(dtype: Any) -> torch.dtype:
+    if dtype not in VALUES:
+        raise TypeError(f"dtype is {dtype}; expected torch.float16, torch.bfloat16 or torch.float32")
+    return dtype
+
+
+def _by_row(scale: Any, data: Tensor) -> Any:
+    """One number per row of a file, (N,), as (N, 1, ...). If rows have N numbers too, they are one per column."""
+    if isinstance(scale, Tensor) and scale.shape == data.shape[:1] != data.shape[1:] and scale.numel() > 1:
+        return scale.view(-1, *[1] * (data.dim() - 1))
+    return scale
+
+
+def _restored(store: FeatureStore, scales: Any) -> FeatureStore:
+    if scales is not None:
+        scale, zero_point, store._dtype = scales
+        store._scales = Scales(scale, zero_point, store.data)
     return store
 
 
-def _state(path: Path) -> tuple[int, int]:
-    stat = path.stat()
-    return stat.st_size, stat.st_mtime_ns
+def _rebuilt(data: Tensor, num_threads: int, scales: Any = None) -> FeatureStore:
+    return _restored(FeatureStore(data, num_threads=num_threads), scales)
 
 
-def _reopened(
-    path: Path, layout: _Layout, num_threads: int, window: tuple[int, int], state: tuple[int, int]
-) -> FeatureStore:
-    if _state(path) != state:
-        raise ValueError(f"{path} has changed since its FeatureStore was made; expected the same file")
-    return _opened(path, layout, num_threads, window)
-
-
-def _npy_layout(path: Path) -> _Layout:
-    import numpy as np
-
-    with path.open("rb") as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-            shape, is_fortran, dtype = read(file)
-        except (ValueError, KeyError) as error:
-            raise ValueError(f"{path} is no .npy file: {error}") from None
-        if is_fortran or not shape:
-            raise ValueError(
-                f"{path} has shape {shape}{' in column-major order' * is_fortran}; expected rows in row-major order"
-            )
-        return _Layout(_torch_dtype(dtype, path), tuple(shape), file.tell())
-
-
-def _raw_layout(path: Path, dtype: torch.dtype | None, shape: tuple[int, ...] | None) -> _Layout:
-    if dtype is None or shape is None:
-        raise ValueError(f"dtype and shape are needed for {path}, which is no .npy file")
-    shape = tuple(shape)
-    size = path.stat().st_size
-    row = int(torch.Size(shape[1:]).numel()) * dtype.itemsize
-    if shape[:1] == (-1,):
-        shape = (size // row if row else 0, *shape[1:])
-    layout = _Layout(dtype, shape, 0)
-    if size != layout.end:
-        raise ValueError(
-            f"{path} has {size} bytes; expected {layout.end}, for {shape} of {dtype}: is it truncated, or another dtype?"
-        )
-    return layout
-
-
-def _fits(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    return len(shape) == len(expected) and all(want in (-1, have) for have, want in zip(shape, expected))
-
-
-def _torch_dtype(dtype: Any, what: Any) -> torch.dtype:
-    """The torch.dtype of a numpy dtype."""
-    torch_dtype = getattr(torch, dtype.name, None)
-    if not isinstance(torch_dtype, torch.dtype) or not dtype.isnative:
-        raise TypeError(
-            f"{what} holds numbers of {dtype!r}; expected a type that torch has, in this machine's byte order"
-        )
-    return torch_dtype
-
-
-def _of_array(data: Any) -> tuple[Tensor, _File | None]:
-    """A numpy array as a tensor in the same memory, and the file if it is a memmap."""
-    import numpy as np
-
-    if not isinstance(data, np.ndarray):
-        raise TypeError(f"data is a {type(data).__name__}; expected a torch.Tensor or a numpy array")
-    dtype = _torch_dtype(data.dtype, "data")
-    if any(stride < 0 for stride in data.strides):
-        raise ValueError(f"data has strides {data.strides}; expected none below 0")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        tensor = torch.from_numpy(data)
-    root: Any = data  # a view or slice of a memmap lies in its memory
-    while isinstance(getattr(root, "base", None), np.ndarray):
-        root = root.base
-    if not isinstance(root, np.memmap) or root.filename is None:
-        return tensor, None
-    if root.mode == "c":
-        raise ValueError(
-            "data is a copy-on-write memmap, and other processes would not see what was written into it; expected mode 'r'"
-        )
-    if not data.flags.c_contiguous:
-        raise ValueError(f"data is a memmap with strides {data.strides}; expected whole rows, one after the other")
-    layout = _Layout(dtype, tuple(data.shape), root.offset + data.ctypes.data - root.ctypes.data)
-    path = Path(root.filename).resolve()
-    mapped = root._mmap  # type: ignore[attr-defined]
-    return tensor, _File(path, layout, mapped, (0, len(data)), _state(path))
+def _reopened(where: tuple, num_threads: int, scales: Any, error: Any) -> FeatureStore:
+    data, file = store_files.mapped_again(*where)
+    store = _restored(FeatureStore(data, num_threads=num_threads), scales)
+    store._file, store.error = file, error
+    return store

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from . import batch as batches
-from .feature_store import Rows
+from .feature_store import Rows, StagedRows
 
 _POLL = 1.0  # seconds between checks whether the other thread is still there
 _JOIN = 30.0  # seconds for which close() waits for a loader that is in the middle of a batch
@@ -336,6 +336,8 @@ class _CudaMover:
         if isinstance(x, Rows):
             if x.store.can_be_read_by(self._device):
                 return Rows(x.store, self._staged(x.ids, slot))
+            if x.store.scale is not None and x.store.device.type == "cpu":  # codes are copied, and converted there
+                return x.store.staged(x.ids, slot.empty)
             out = slot.empty((x.ids.shape[0], *x.store.shape[1:]), x.store.dtype)
             return x.gather(out) if x.store.device.type == "cpu" else out.copy_(x.gather())
         if x.device.type != "cpu" or not _is_values_alone(x) or x.is_pinned():
@@ -344,6 +346,9 @@ class _CudaMover:
         return slot.empty(x.shape, x.dtype).copy_(x)
 
     def _copied(self, x: Any) -> Any:
+        if isinstance(x, StagedRows):
+            self._owner.num_bytes += x.nbytes
+            return x.on(self._device)
         if isinstance(x, Rows):
             return x.gather(device=self._device)
         if x.device == self._device:
