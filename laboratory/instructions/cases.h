@@ -346,6 +346,33 @@ Call dot_attention_edge_rows_backward(const Context& c) {
   return pair_backward(c, args, c.accumulators(2 * c.graph.num_edges * c.shape.heads));
 }
 
+// ---- rows of codes, for each edge that of its source
+
+Call dequantize(const Context& c, Code code, ScalePer per) {
+  const int64_t rows = kNodes, len = c.shape.len();
+  auto* codes = static_cast<uint8_t*>(c.memory.bytes(rows * len));
+  for (int64_t i = 0; i < rows * len; ++i) codes[i] = static_cast<uint8_t>(c.memory.random.next() % 120);  // no nan
+  const int64_t scales = per == ScalePer::kColumn ? len + kMostLanes : rows;
+  GatherRowsArgs args;
+  args.table = codes;
+  args.table_rows = rows;
+  args.table_stride = args.row_bytes = len;
+  args.ids = c.graph.csc.indices;
+  args.num_ids = c.graph.num_edges;
+  args.is_int64 = c.graph.csc.is_int64;
+  args.code = code;
+  args.scales.per = per;
+  args.scales.scale = static_cast<const float*>(c.memory.values(DType::kFloat, scales));
+  args.scales.zero_point = static_cast<const float*>(c.memory.values(DType::kFloat, scales));
+  args.out = c.new_edge_rows();
+  args.out_type = c.shape.type;
+  return [=] { c.kernels.gather.dequantize(args, 0, args.num_ids); };
+}
+Call dequantize_uint8(const Context& c) { return dequantize(c, Code::kUInt8, ScalePer::kRow); }
+Call dequantize_int8_by_column(const Context& c) { return dequantize(c, Code::kInt8, ScalePer::kColumn); }
+Call dequantize_e4m3(const Context& c) { return dequantize(c, Code::kFloat8E4M3, ScalePer::kRow); }
+Call dequantize_e5m2(const Context& c) { return dequantize(c, Code::kFloat8E5M2, ScalePer::kRow); }
+
 bool takes_all(const KernelTable&, const Size&) { return true; }
 bool takes_sum(const KernelTable& kernels, const Size& shape) {
   return kernels.has_sum_kernel(shape.type, shape.heads, shape.dim);
@@ -361,6 +388,8 @@ bool takes_mixed(const KernelTable& kernels, const Size& shape) {
 bool takes_reduce(const KernelTable& kernels, const Size& shape) {
   return kernels.has_reduce_kernel(shape.type, shape.len(), 1);
 }
+
+bool takes_codes(const KernelTable&, const Size& shape) { return shape.type != DType::kDouble; }
 
 struct Operator {
   const char* name;
@@ -412,6 +441,10 @@ constexpr Operator kOperators[] = {
     {"dot_attention edges", dot_attention_edges},
     {"dot_attention edges backward", dot_attention_edges_backward},
     {"dot_attention edge rows backward", dot_attention_edge_rows_backward},
+    {"rows of uint8", dequantize_uint8, false, takes_codes},
+    {"rows of int8 scaled by column", dequantize_int8_by_column, false, takes_codes},
+    {"rows of float8_e4m3fn", dequantize_e4m3, false, takes_codes},
+    {"rows of float8_e5m2", dequantize_e5m2, false, takes_codes},
 };
 
 }  // namespace

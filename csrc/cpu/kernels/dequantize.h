@@ -29,9 +29,10 @@ class ScaleOfRow {
     for (int64_t k = 0; k < count; ++k)
       zero_point_[k] = scales_.zero_point ? scales_.zero_point[by_row ? id(k) : 0] : 0;
   }
-  // The values of a vector of codes of the block's row k, from column i on.
-  HALFGNN_INLINE Floats scaled(Floats codes, int64_t k, int64_t) const {
-    return (codes - splat(zero_point_[k])) * splat(scale_[k]);
+  // For the block's row k: the values of a vector of codes, from column i on.
+  HALFGNN_INLINE auto of(int64_t k) const {
+    const Floats zero_point = splat(zero_point_[k]), scale = splat(scale_[k]);
+    return [=](Floats codes, int64_t) { return (codes - zero_point) * scale; };
   }
 
  private:
@@ -44,8 +45,9 @@ class ScaleOfColumn {
   explicit ScaleOfColumn(const Scales& scales) : scales_(scales) {}
   template <class Id>
   HALFGNN_INLINE void hold(Id, int64_t) {}
-  HALFGNN_INLINE Floats scaled(Floats codes, int64_t, int64_t i) const {
-    return (codes - load_vector(scales_.zero_point + i)) * load_vector(scales_.scale + i);
+  HALFGNN_INLINE auto of(int64_t) const {
+    const float *zero_point = scales_.zero_point, *scale = scales_.scale;
+    return [=](Floats codes, int64_t i) { return (codes - load_vector(zero_point + i)) * load_vector(scale + i); };
   }
 
  private:
@@ -100,7 +102,9 @@ HALFGNN_NOINLINE void dequantize_rows(const GatherRowsArgs& args, int64_t begin,
       }
       scales.hold([&](int64_t k) { return id(first + k); }, count);
       for (int64_t k = 0; k < count; ++k) {
-        const auto values = [&](int64_t i) { return scales.scaled(load_vector(buffer + k * len + i), k, column + i); };
+        const auto scaled = scales.of(k);
+        const C* const codes = buffer + k * len;
+        const auto values = [=](int64_t i) { return scaled(load_vector(codes + i), column + i); };
         store_values(len, values, out + (first + k) * n, static_cast<bool>(stream));
       }
     }
