@@ -16,7 +16,7 @@ static_assert(kLanes <= kMostLanes, "scales of columns are padded for the longes
 constexpr int64_t kBlockBytes = 1 << 15, kBlockRows = 64;  // of the buffer; longer rows are converted in pieces
 constexpr int64_t kLineBytes = 64;
 
-// ---- scales of the rows of a block
+// ---- scales of the rows of a block. Only integers have zero points (kHasZero).
 
 class ScaleOfRow {
  public:
@@ -30,9 +30,10 @@ class ScaleOfRow {
       zero_point_[k] = scales_.zero_point ? scales_.zero_point[by_row ? id(k) : 0] : 0;
   }
   // For the block's row k: the values of a vector of codes, from column i on.
+  template <bool kHasZero>
   HALFGNN_INLINE auto of(int64_t k) const {
     const Floats zero_point = splat(zero_point_[k]), scale = splat(scale_[k]);
-    return [=](Floats codes, int64_t) { return (codes - zero_point) * scale; };
+    return [=](Floats codes, int64_t) { return (kHasZero ? codes - zero_point : codes) * scale; };
   }
 
  private:
@@ -45,9 +46,12 @@ class ScaleOfColumn {
   explicit ScaleOfColumn(const Scales& scales) : scales_(scales) {}
   template <class Id>
   HALFGNN_INLINE void hold(Id, int64_t) {}
+  template <bool kHasZero>
   HALFGNN_INLINE auto of(int64_t) const {
     const float *zero_point = scales_.zero_point, *scale = scales_.scale;
-    return [=](Floats codes, int64_t i) { return (codes - load_vector(zero_point + i)) * load_vector(scale + i); };
+    return [=](Floats codes, int64_t i) {
+      return (kHasZero ? codes - load_vector(zero_point + i) : codes) * load_vector(scale + i);
+    };
   }
 
  private:
@@ -102,7 +106,7 @@ HALFGNN_NOINLINE void dequantize_rows(const GatherRowsArgs& args, int64_t begin,
       }
       scales.hold([&](int64_t k) { return id(first + k); }, count);
       for (int64_t k = 0; k < count; ++k) {
-        const auto scaled = scales.of(k);
+        const auto scaled = scales.template of<std::is_integral_v<C>>(k);
         const C* const codes = buffer + k * len;
         const auto values = [=](int64_t i) { return scaled(load_vector(codes + i), column + i); };
         store_values(len, values, out + (first + k) * n, static_cast<bool>(stream));

@@ -104,6 +104,7 @@ struct VectorsOf {
   typedef uint32_t Words __attribute__((vector_size(4 * L)));
   typedef int32_t Integers __attribute__((vector_size(4 * L)));
   typedef uint16_t Halfwords __attribute__((vector_size(2 * L)));
+  typedef int16_t SignedHalfwords __attribute__((vector_size(2 * L)));
   typedef uint8_t Bytes __attribute__((vector_size(L)));
 };
 template <int L>
@@ -382,13 +383,14 @@ template <int L = kLanes>
 HALFGNN_INLINE FloatsOf<L> load_vector(const Float8E5M2* p) {
   return from_float16(load_bytes<L>(p) << 8);
 }
-// As a float16 it has one exponent bit more and is 2^8 times smaller. Its only NaN gets the exponent of NaN.
+// As a float16 it has one exponent bit more and is 2^8 times smaller. Its only NaN has all bits set but the sign.
 template <int L = kLanes>
 HALFGNN_INLINE FloatsOf<L> load_vector(const Float8E4M3* p) {
   using H = HalfwordsOf<L>;
-  const H bits = load_bytes<L>(p), magnitude = bits & 0x7f;
-  const H is_nan = (magnitude + 1) & 0x80;
-  return from_float16(((bits & 0x80) << 8) | ((magnitude | is_nan) << 7)) * splat<L>(0x1p8f);
+  typedef typename VectorsOf<L>::SignedHalfwords Signed;
+  const H bits = bit_cast<H>(bit_cast<Signed>(load_bytes<L>(p) << 8) >> 1) & 0xbfff;
+  const H is_nan = bit_cast<H>((bits & 0x7fff) == 0x3f80);
+  return from_float16(bits | is_nan) * splat<L>(0x1p8f);
 }
 
 // ---- scalars
