@@ -20,6 +20,7 @@ from . import (
     edge_layer,
     edge_network,
     facts,
+    features,
     gpu,
     graphs,
     layer,
@@ -120,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     programs.add_compiled_options(commands.add_parser("compiled", help="the same programs under torch.compile"))
     sampling.add_options(commands.add_parser("sampling", help="neighbour sampling beside DGL's"))
+    features.add_options(commands.add_parser("features", help="gathers of features in 8 bits beside fp16's"))
     serving.add_options(
         commands.add_parser("serving", help="inference beside torch_geometric, eager and ahead of time")
     )
@@ -251,6 +253,7 @@ _COMMANDS = {
     "programs": programs.run,
     "compiled": _compiled,
     "sampling": sampling.run,
+    "features": features.run,
     "serving": serving.run,
     "plot": _plot,
     "table": _table,

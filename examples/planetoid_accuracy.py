@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from packages import explained
 from torch import nn
-from training import DTYPES, make_scaler, train
+from training import DTYPES, NonzeroDropout, make_scaler, train
 
 try:
     import dgl.nn
@@ -60,27 +60,6 @@ class Network(nn.Module):
 
     def forward(self, graph, x):
         return self.out(graph, self.hidden(graph, x).flatten(1)).mean(1)
-
-
-class NonzeroDropout(nn.Module):
-    """Dropout of a fixed sparse matrix in dense storage. Masks are drawn only for its non-zeros.
-
-    Dropping a zero makes no difference. Only 1 % of the features of Planetoid are not zero, and drawing all masks would
-    take most of an epoch.
-    """
-
-    def __init__(self, features, p):
-        super().__init__()
-        self.p = p
-        rows, columns = features.nonzero(as_tuple=True)
-        self.values = features[rows, columns]
-        self.position = rows * features.shape[1] + columns
-
-    def forward(self, features):
-        if not self.training:
-            return features
-        dropped = F.dropout(self.values, self.p)
-        return torch.zeros_like(features).view(-1).index_put_((self.position,), dropped).view_as(features)
 
 
 def run(data, graph, model: str, library: str, dtype_name: str, seed: int, epochs: int) -> float:

@@ -376,7 +376,15 @@ def test_no_rows_make_no_table():
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/benchmarks.md", "docs/minibatches.md", "docs/reorder.md", "docs/serving.md"]
+    "document",
+    [
+        "README.md",
+        "docs/benchmarks.md",
+        "docs/eight_bits.md",
+        "docs/minibatches.md",
+        "docs/reorder.md",
+        "docs/serving.md",
+    ],
 )
 def test_documents_show_the_committed_rows(document):
     path = ROOT / document

@@ -9,6 +9,7 @@ import itertools
 import pytest
 import torch
 
+from halfgnn import reference
 from tests import support
 from tests.gpu import gpu_cases
 from tests.gpu.gpu_cases import DEVICE
@@ -123,6 +124,33 @@ def test_other_gpus():
     assert torch.equal(as_bytes(out.cpu()), as_bytes(table[ids.cpu()]))
     with pytest.raises(ValueError, match="table is on cuda:0"):
         gather_rows(table.to("cuda:0"), ids, out)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_pinned_codes_and_scales(width):
+    """Converted as they are read over the bus; scales in page-locked memory or on the GPU."""
+    for code, dtype in itertools.product((torch.uint8, torch.float8_e4m3fn), (torch.float16, torch.float32)):
+        table, ids = torch.randint(120, (300, width), dtype=torch.uint8).view(code), make_ids(300, 1000, device=DEVICE)
+        for shape in ((300, 1), (width,), ()):
+            scale = torch.rand(shape)
+            zero = torch.randint(9, shape).float() if code == torch.uint8 else None
+            expected = reference.gather_rows(table, ids.cpu(), scale=scale, zero_point=zero, out_dtype=dtype)
+            for place in (torch.Tensor.pin_memory, torch.Tensor.cuda):
+                given = (place(scale), None if zero is None else place(zero))
+                out = torch.zeros(1000, width, dtype=dtype, device=DEVICE)
+                gather_rows(table.pin_memory(), ids, out, 0, *given)
+                assert torch.equal(out.cpu(), expected)
+
+
+def test_pageable_scales_are_refused():
+    table, ids = torch.ones(100, 64, dtype=torch.uint8).pin_memory(), make_ids(100, 10, device=DEVICE)
+    out = torch.zeros(10, 64, dtype=torch.float16, device=DEVICE)
+    try:
+        gather_rows(table, ids, out, 0, torch.ones(100, 1))
+    except ValueError as error:
+        assert "scale is in pageable memory of the CPU" in str(error)
+    else:  # as check_refused()
+        assert (out == 1).all()
 
 
 # ---- streams -------------------------------------------------------------------------------------
