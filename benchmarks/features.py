@@ -156,12 +156,23 @@ def measure(options: argparse.Namespace, folder: Path, source: dict[str, str]) -
 
 def render(found: list[FeatureRow]) -> str:
     """The markdown table: a line for each place, number of threads and type."""
-    header = ["rows in", "threads", "stored as", "scale per", "ms", "of fp16's time", "read, MB"]
+    header = ["rows in", "gathered", "threads", "stored as", "scale per", "ms", "of fp16's time", "read, MB"]
     lines = []
     for row in found:
         ratio = "1" if row.stored == "fp16" else f"{row.ms / row.ms_fp16:.2f}"
-        lines.append([row.place, str(row.threads), row.stored, row.scale, number(row.ms), ratio, f"{row.mbytes:.1f}"])
-    return markdown(header, lines, 4) + "\n"
+        lines.append(
+            [
+                row.place,
+                f"{row.ids:,}",
+                str(row.threads),
+                row.stored,
+                row.scale,
+                number(row.ms),
+                ratio,
+                f"{row.mbytes:.1f}",
+            ]
+        )
+    return markdown(header, lines, 5) + "\n"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

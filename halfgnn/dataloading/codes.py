@@ -15,6 +15,7 @@ _LARGEST = {torch.uint8: 255.0, torch.int8: 127.0, torch.float8_e4m3fn: 448.0, t
 _LEAST = {torch.uint8: 0.0, torch.int8: -128.0, torch.float8_e4m3fn: -448.0, torch.float8_e5m2: -57344.0}
 # Half the distance between the two largest numbers, as a part of the largest.
 _HALF_STEP = {torch.float8_e4m3fn: 1 / 28, torch.float8_e5m2: 1 / 14}
+_MOST = torch.finfo(torch.float32).max
 _TINY = torch.finfo(torch.float32).tiny  # smaller scales have fewer bits than a float
 
 Range = tuple[Tensor, Tensor]  # the smallest and the largest value, in fp64
@@ -38,6 +39,14 @@ class Block:
                 row, column = missing.nonzero()[0].tolist()
                 raise ValueError(
                     f"source has {x[row, column].item()} in row {first + row}, column {column}; expected numbers that {dtype} can"
+                    " hold"
+                )
+        if x.dtype == torch.float64:
+            beyond = x.isfinite() & (x.abs() > _MOST)
+            if beyond.any():
+                row, column = beyond.nonzero()[0].tolist()
+                raise ValueError(
+                    f"source has {x[row, column].item()} in row {first + row}, column {column}; expected numbers that float32 can"
                     " hold"
                 )
         return cls(first, x, is_finite)
@@ -68,12 +77,12 @@ def scales_of(found: Range, dtype: torch.dtype) -> Scales:
     # One code is left over: zero points are rounded, which moves the range by up to half a step. A range of one value has
     # a step of this size, so that the value is a code.
     scale = _not_too_small(torch.where(high > low, (high - low) / (_LARGEST[dtype] - 1), high.abs()))
-    return Scales.unchecked(scale, (-low / scale.double().masked_fill(scale == 0, 1)).round().float())
+    return Scales.unchecked(scale, (-low / scale.double()).round().float())
 
 
 def _not_too_small(scale: Tensor) -> Tensor:
-    """In fp32. A scale of 0 is that of zeros."""
-    return torch.where(scale > 0, scale.clamp(min=_TINY), scale).float()
+    """In fp32. Zeros have a scale of 1, by which an inf beside them stays one."""
+    return torch.where(scale > 0, scale.clamp(min=_TINY), 1.0).float()
 
 
 def encoded(block: Block, scales: Scales, dtype: torch.dtype) -> Tensor:
@@ -96,11 +105,17 @@ def saturated(block: Block, scales: Scales, dtype: torch.dtype) -> int:
         ratio += scales.zero_point
     spare = 0.5 if dtype in INTEGERS else _LARGEST[dtype] * _HALF_STEP[dtype]
     beyond = (ratio > _LARGEST[dtype] + spare) | (ratio < _LEAST[dtype] - spare)
+    beyond |= (scales.scale == 0) & (block.x != 0)
     return int((beyond & block.x.isfinite()).sum())
 
 
 def _ratio(block: Block, scales: Scales) -> Tensor:
-    return block.x / scales.scale.to(block.x.dtype).masked_fill(scales.scale == 0, 1)
+    """x / scale; by a scale of 0, which makes every value 0, finite x become 0."""
+    is_zero = scales.scale == 0
+    if not is_zero.any():
+        return block.x / scales.scale
+    ratio = block.x / scales.scale.masked_fill(is_zero, 1)
+    return ratio.masked_fill_(is_zero & block.x.isfinite(), 0)
 
 
 class Losses:

@@ -41,7 +41,7 @@ def quantize(
     * torch.float8_e4m3fn, torch.float8_e5m2: the largest magnitude becomes 448 or 57344, the largest number of the type.
 
     A value's error is at most half the distance between codes around it, beside rounding in fp32. Constant rows, columns or tensors
-    are exact: to the last bit in uint8 and for zeros, whose scale is 0.
+    are exact: to the last bit in uint8 and for zeros, whose scale is 1.
 
     Args:
         source: (N, *): a tensor, a numpy array or memmap, the path of a file that FeatureStore.open takes, or a FeatureStore.
@@ -58,9 +58,10 @@ def quantize(
         The store of the file. Its `error` says what was lost (:class:`QuantizationError`).
 
     Raises:
-        TypeError: a dtype that is none of these, or a source of complex numbers. ValueError: nan or inf that dtype has no code for
-            (only the float8 types have nan, and only torch.float8_e5m2 inf), with its row and column; an `out` that is no .npy
-            file, that is the source, or beside which a .json of somebody else lies; another scale; or of FeatureStore.
+        TypeError: a dtype that is none of these, or a source of complex numbers.
+        ValueError: nan or inf that dtype has no code for (only the float8 types have nan, and only torch.float8_e5m2 inf), or a
+            number beyond float32, with its row and column; an `out` that is no .npy file, that is the source, or beside which a
+            .json of somebody else lies; another scale; or of FeatureStore.
     """
     if dtype not in CODES:
         raise TypeError(

@@ -17,6 +17,7 @@ from .scales import CODES
 
 FORMAT = "halfgnn.quantized_rows"
 VERSION = 1
+_START = 512  # characters, in which the format stands
 _NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in CODES}
 
 
@@ -46,10 +47,19 @@ def note(path: Path) -> Path:
     return _beside(path, "json")
 
 
+def _is_note(told: Path) -> bool:
+    """Whether the file says first that it is of this format. Others may be large."""
+    try:
+        with told.open(errors="replace") as file:
+            return FORMAT in file.read(_START)
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+
+
 def check_note(path: Path) -> None:
     """Raises if the file that would be written beside `path` is of somebody else."""
     told = note(path)
-    if told.exists() and FORMAT not in told.read_text(errors="replace"):
+    if told.exists() and not _is_note(told):
         raise ValueError(
             f"out is {str(path)!r}, and {told} is no file of halfgnn; expected a name whose .json may be written"
         )
@@ -92,12 +102,12 @@ def read(path: Path) -> tuple[store_files.Layout, Tensor, Tensor | None, Quantiz
     """The layout of codes, their scale and zero point, and the error that they were written with. None without a note of this
     format beside the file."""
     told = note(path)
+    if not _is_note(told):
+        return None
     try:
         content = json.loads(told.read_text())
-    except (FileNotFoundError, UnicodeDecodeError, json.JSONDecodeError):
-        return None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        return None
+    except json.JSONDecodeError as problem:
+        raise ValueError(f"{told} is no JSON: {problem}") from None
     if content.get("version") != VERSION:
         raise ValueError(f"{told} has version {content.get('version')}; expected {VERSION}, which this halfgnn reads")
     layout = store_files.npy_layout(path)

@@ -86,7 +86,7 @@ def test_constant_rows_and_zeros(tmp_path, dtype):
         x[row] = value
     store = quantize(x, tmp_path / "x.npy", dtype)
     got = values_of(store).float()
-    assert (got[0] == 0).all() and store.scale[0] == 0
+    assert (got[0] == 0).all() and store.scale[0] == 1
     if dtype == torch.uint8:  # to the last bit, but for numbers below the smallest scale
         assert torch.equal(got[[0, 1, 2, 3, 5]], x[[0, 1, 2, 3, 5]])
     torch.testing.assert_close(got, x, rtol=2 * EPS, atol=2.0**-127)
@@ -100,6 +100,24 @@ def test_zeros_stay_zeros_in_uint8(tmp_path):
     for per in PER:
         got = quantize(x, tmp_path / "x.npy", torch.uint8, per).gather(torch.arange(200))
         assert ((got == 0) == (x == 0)).all()
+
+
+def test_inf_beside_zeros(tmp_path):
+    x = torch.tensor([[0.0, torch.inf], [-torch.inf, -torch.inf], [torch.nan, 0.0], [1e-45, torch.inf]])
+    store = quantize(x, tmp_path / "x.npy", torch.float8_e5m2)
+    got = FeatureStore.open(tmp_path / "x.npy", dtype=torch.float32).gather(torch.arange(4))
+    torch.testing.assert_close(got, x, equal_nan=True, rtol=0, atol=2.0**-126)
+    assert store.error.largest <= 2.0**-126
+
+
+def test_numbers_beyond_float32_are_refused(tmp_path):
+    x = torch.ones(5, 3, dtype=torch.float64)
+    x[3, 1] = -1e39
+    for dtype in CODES:
+        with pytest.raises(
+            ValueError, match=r"source has -1e\+39 in row 3, column 1; expected numbers that float32 can hold"
+        ):
+            quantize(x, tmp_path / "x.npy", dtype, block_rows=2)
 
 
 def test_a_small_range_far_from_zero(tmp_path):
@@ -177,8 +195,10 @@ def test_given_scales_and_zero_points(tmp_path):
     assert torch.equal(store.scale, first.scale) and torch.equal(store.zero_point, first.zero_point)
     within = (test >= train.amin(0)) & (test <= train.amax(0))
     assert ((values_of(store) - test.double()).abs() <= half_steps(test, store))[within].all()
-    zeros = quantize(test, tmp_path / "zero.npy", torch.int8, 0.0)
-    assert (zeros.gather(torch.arange(30)) == 0).all() and zeros.error.largest == pytest.approx(test.max().item())
+    for dtype in CODES:
+        zeros = quantize(test, tmp_path / "zero.npy", dtype, 0.0)
+        assert (zeros.gather(torch.arange(30)) == 0).all() and zeros.error.largest == pytest.approx(test.max().item())
+        assert zeros.error.saturated == test.numel() and (zeros.data.float() == 0).all()
 
 
 # ---- sources and files ----------------------------------------------------------------------------
@@ -321,5 +341,12 @@ def test_notes_that_do_not_fit_their_codes(tmp_path):
         with pytest.raises(ValueError, match=match):
             told(**changes)
     assert told(format="another").dtype == torch.int8  # somebody else's file: codes as they are
-    (tmp_path / "x.json").write_text("no json")
+    for text in ("no json", '{"title": "mine"}', ""):
+        (tmp_path / "x.json").write_text(text)
+        assert FeatureStore.open(tmp_path / "x.npy").scale is None
+    (tmp_path / "x.json").write_text('{"format": "halfgnn.quantized_rows", "version')
+    with pytest.raises(ValueError, match="is no JSON"):
+        FeatureStore.open(tmp_path / "x.npy")
+    (tmp_path / "x.json").unlink()
+    (tmp_path / "x.json").mkdir()
     assert FeatureStore.open(tmp_path / "x.npy").scale is None
