@@ -129,4 +129,10 @@ def read(path: Path) -> tuple[store_files.Layout, Tensor, Tensor | None, Quantiz
 
 
 def _read_part(path: Path, name: Any) -> Tensor | None:
-    return None if name is None else torch.from_numpy(np.load(path.with_name(Path(name).name)))
+    if name is None:
+        return None
+    file = path.with_name(Path(name).name)
+    try:
+        return torch.from_numpy(np.load(file))
+    except ValueError as problem:
+        raise ValueError(f"{file} is no .npy file of numbers: {problem}") from None

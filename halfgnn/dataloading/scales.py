@@ -73,6 +73,9 @@ def _floats(values: Any, name: str, table: Tensor) -> Tensor:
         given = torch.as_tensor(values).detach()
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{name} is a {type(values).__name__}; expected a number, a tensor or an array") from None
+    for what, device in ((name, given.device), ("data", table.device)):
+        if device.type == "meta":
+            raise ValueError(f"{what} is on meta, which holds no numbers; expected another device")
     if given.dtype in (torch.bool, torch.complex64, torch.complex128):
         raise TypeError(f"{name} has dtype {given.dtype}; expected real numbers")
     rows, columns = rows_of(table.shape), tuple(table.shape[1:])

@@ -340,6 +340,15 @@ def test_notes_that_do_not_fit_their_codes(tmp_path):
     ]:
         with pytest.raises(ValueError, match=match):
             told(**changes)
+    scale = (tmp_path / "x.scale.npy").read_bytes()
+    for content, match in (
+        (b"no array", "x.scale.npy is no .npy file of numbers"),
+        (scale[:-4], "x.scale.npy is no .npy file"),
+    ):
+        (tmp_path / "x.scale.npy").write_bytes(content)
+        with pytest.raises(ValueError, match=match):
+            told()
+    (tmp_path / "x.scale.npy").write_bytes(scale)
     assert told(format="another").dtype == torch.int8  # somebody else's file: codes as they are
     for text in ("no json", '{"title": "mine"}', ""):
         (tmp_path / "x.json").write_text(text)

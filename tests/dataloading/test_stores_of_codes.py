@@ -304,6 +304,8 @@ def test_wrong_scales_and_dtypes(tmp_path):
         (lambda: FeatureStore(data, scale=torch.nan), ValueError, "scale has inf or nan"),
         (lambda: FeatureStore(data, scale=torch.full((24,), 1e39, dtype=torch.float64)), ValueError, "scale has inf or nan"),
         (lambda: FeatureStore(data, scale=-scale), ValueError, r"scale has -0\.\d+; expected no number below 0"),
+        (lambda: FeatureStore(data, scale=scale.to("meta")), ValueError, "scale is on meta"),
+        (lambda: FeatureStore(data.to("meta"), scale=1.0), ValueError, "data is on meta"),
         (lambda: FeatureStore(data, scale="row"), TypeError, "scale is a str; expected a number"),
         (lambda: FeatureStore(data, scale=True), TypeError, "scale has dtype torch.bool"),
         (lambda: FeatureStore(data, scale=scale, zero_point=zero[:9]), ValueError, r"zero_point has shape \(9, 1\)"),
