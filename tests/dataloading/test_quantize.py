@@ -256,11 +256,11 @@ def test_blocks_and_progress_change_nothing(tmp_path):
 
     for per in PER:
         files = []
-        for rows in (1, 33, 100, 1000, None):
+        for rows in (7, 33, 100, None):
             quantize(x, tmp_path / "x.npy", torch.uint8, per, block_rows=rows, progress=progress)
             files.append((tmp_path / "x.npy").read_bytes() + (tmp_path / "x.scale.npy").read_bytes())
         assert len(set(files)) == 1
-    assert seen == [100, 4, 1, 1, 1] + [n for n in (100, 4, 1, 1, 1) for _ in range(2)] * 2
+    assert seen == [15, 4, 1, 1] + [n for n in (15, 4, 1, 1) for _ in range(2)] * 2
 
 
 def test_files_are_open(tmp_path):

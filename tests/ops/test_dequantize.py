@@ -124,13 +124,17 @@ def test_more_rows_than_a_gpu_takes_at_once(device):
 
 
 @on_cpu
-@pytest.mark.parametrize("num_threads", [0, 1, 5])
-def test_large_results_that_are_stored_past_the_caches(num_threads):
+def test_large_results_that_are_stored_past_the_caches():
     """Rows of whole cache lines, of pieces of the buffer, and rows that are neither."""
-    for rows, width, n in ((300, 768, 5_600), (9, 70_016, 61), (9, 70_001, 8)):
+    for rows, width, n, num_threads in (
+        (300, 768, 5_600, 0),
+        (300, 768, 5_600, 5),
+        (9, 70_016, 61, 1),
+        (9, 70_001, 8, 2),
+    ):
         table = make_codes(rows, width, dtype=torch.int8)
-        for per in ("row", "column"):
-            check(table, random_ids(rows, n), *make_scale(table, per), torch.float32, num_threads)
+        per = "row" if num_threads % 2 else "column"
+        check(table, random_ids(rows, n), *make_scale(table, per), torch.float32, num_threads)
 
 
 # ---- ids -----------------------------------------------------------------------------------------
@@ -232,9 +236,3 @@ def test_out_needs_memory_of_its_own(device):
     for scale, zero, name in ((memory[11:12], None, "scale"), (memory[40:41], memory[11:12], "zero_point")):
         with pytest.raises(ValueError, match=f"out lies in the memory of {name}"):
             gather_rows(table, ids, memory[:12].view(2, 6), 0, scale, zero)
-
-
-def test_opcheck(device):
-    table = make_codes(12, 8, device=device)
-    given = table, random_ids(12, 5, device=device), torch.zeros(5, 8, dtype=torch.float16, device=device), 0
-    torch.library.opcheck(gather_rows.default, (*given, *make_scale(table, "row")))

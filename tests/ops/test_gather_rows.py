@@ -373,6 +373,16 @@ def test_opcheck(idtype, device):
         table, ids = make_table(12, *shape, dtype=torch.int16, device=device), make_ids(12, 5, idtype, device)
         torch.library.opcheck(gather_rows.default, (table, ids, table.new_zeros(5, *shape)))
         torch.library.opcheck(gather_rows.default, (table, ids, table.new_zeros(5, *shape), 2))
+    codes, scale = make_table(12, 8, dtype=torch.int8, device=device), torch.rand(12, 1, device=device)
+    given = (
+        codes,
+        make_ids(12, 5, idtype, device),
+        torch.zeros(5, 8, dtype=torch.float16, device=device),
+        0,
+        scale,
+        scale,
+    )
+    torch.library.opcheck(gather_rows.default, given)
 
 
 def test_fake_kernel_takes_a_table_on_the_cpu():
