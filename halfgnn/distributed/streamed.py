@@ -36,7 +36,8 @@ class Streamed:
 
     Args:
         folder: of :func:`partition`, with features of :func:`cut_features`. More parts need less memory.
-        scratch: a folder for files of rows, (layers + 1) * N rows at most; None: a temporary one.
+        scratch: a folder for files of rows, (layers + 1) times those of all nodes and of all parts' ghosts at most; None: a
+            temporary one.
 
     Attributes:
         num_nodes, num_edges: those of the graph.
