@@ -109,7 +109,10 @@ class Blocks:
             self._file.seek(first * self._row_bytes)
             view = rows.view(-1).view(torch.uint8).numpy().data
             while len(view):  # the system reads and writes at most 2 GiB at a time
-                view = view[self._file.readinto(view) :]
+                count = self._file.readinto(view)
+                if not count:
+                    raise RuntimeError(f"{self._path} was truncated while a step used it")
+                view = view[count:]
         return rows
 
     def _write(self, first: int, rows: Tensor) -> None:

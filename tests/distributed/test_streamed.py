@@ -156,6 +156,17 @@ def test_gradients_of_other_parts_arrive(stream):
         torch.testing.assert_close(first, grad, rtol=1e-4, atol=1e-6)
 
 
+def test_a_file_that_somebody_truncates_is_an_error(stream, tmp_path):
+    def truncating(g, x):
+        for path in (tmp_path / "scratch").rglob("rows-1"):
+            path.open("r+b").truncate(8)
+        return x[1] * w
+
+    w = torch.ones(C).requires_grad_()
+    with pytest.raises(RuntimeError, match="rows-1 was truncated while a step used it"):
+        stream.step([truncating, truncating, truncating], "x", lambda out, nodes: out.sum())
+
+
 def test_rows_that_differ_between_parts(stream):
     first = stream._parts[0].num_own
     if stream.num_parts == 1:
