@@ -138,10 +138,10 @@ def layers_headline(rows: Sequence[Row]) -> str:
     first = found[0]
     header = ["layer", "halfgnn", "fastest rival", "faster", "fp32 rival", "MiB, halfgnn", "MiB, rival"]
     legend = (
-        "Milliseconds of a step of a layer in bf16, forward and backward, on a batch of "
-        f"{first.num_nodes:,} nodes and {first.num_edges:,} edges: halfgnn's module, and the fastest of torch_geometric's, the "
-        'same under torch.compile, and dgl.nn\'s. "with edges": 16 numbers per edge. "fp32 rival": how many times faster than the '
-        f"fastest of them in fp32. MiB: saved for the backward. {machine(first)}."
+        "Milliseconds per step of one layer in bf16, forward and backward, on a batch of "
+        f"{first.num_nodes:,} nodes and {first.num_edges:,} edges. The rival is the fastest of torch_geometric's module, the "
+        'same under torch.compile, and dgl.nn\'s module. "with edges": 16 numbers per edge. "fp32 rival": the speedup over the '
+        f"fastest of these in fp32. MiB: size of the tensors saved for the backward pass. {machine(first)}."
     )
     return f"{legend}\n\n{markdown(header, lines, 1)}"
 

@@ -112,10 +112,10 @@ def limits_table(rows: Sequence[Row]) -> str:
 _ORDERS = {"reordered": "halfgnn, reordered", "planted": "halfgnn, planted", "by degree": "halfgnn, by degree",
            "Cuthill-McKee": "halfgnn, Cuthill-McKee"}  # fmt: skip
 _ORDERS_LEGEND = (
-    "copy_u_sum under other node ids than those of the graph, which are random in synthetic graphs. Each cell has the "
-    "locality (the share of gathers that find their row among the last 4,096 different rows), and how many times faster "
-    'the sum is than under the graph\'s own ids. Losses are bold. "takes": the time of the reordering, in sums under '
-    "the graph's own ids; Cuthill-McKee is scipy's, without the new adjacencies."
+    "copy_u_sum with other node ids than the graph's own, which are random in synthetic graphs. Each cell shows the "
+    "locality (the share of gathers that find their row among the last 4,096 different rows) and the speedup of the sum "
+    'over the graph\'s own ids. Losses are bold. The "takes" columns show the time of the reordering as a multiple of the '
+    "time of a sum with the graph's own ids; for Cuthill-McKee, this is scipy's time without building the new adjacencies."
 )
 
 
