@@ -7,6 +7,7 @@ or pos_mean (gigl/common/utils/feature_quantization and preprocessed_metadata.pr
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -62,9 +63,20 @@ def _field(of: Any, name: str) -> Any:
     return getattr(of, name, None)
 
 
+def _part(of: Any, name: str) -> Any:
+    """A message inside another one. protobuf makes those that are not set as they are read, and tells them by HasField."""
+    if hasattr(of, "HasField") and not of.HasField(name):
+        return None
+    return _field(of, name)
+
+
 def _order(metadata: Any) -> list[int]:
     """The original position of each packed feature."""
-    order = [int(i) for i in _field(metadata, "quantized_feature_indices") or ()]
+    given = _field(metadata, "quantized_feature_indices")
+    try:
+        order = [operator.index(i) for i in (() if given is None else given)]
+    except TypeError:
+        raise TypeError(f"metadata has quantized_feature_indices {given!r}; expected a list of integers") from None
     if not order:
         raise ValueError("metadata has no quantized_feature_indices; expected the positions of the packed features")
     if sorted(order) != list(range(len(order))):
@@ -77,7 +89,7 @@ def _order(metadata: Any) -> list[int]:
 
 def _values(metadata: Any) -> tuple[int, float, float]:
     """bits, and the values of the first and the last code."""
-    several, single = _field(metadata, "multi_bit_state"), _field(metadata, "single_bit_state")
+    several, single = _part(metadata, "multi_bit_state"), _part(metadata, "single_bit_state")
     if (several is None) == (single is None):
         raise ValueError("metadata has multi_bit_state and single_bit_state both or neither; expected one of them")
     state, names = (single, ("neg_mean", "pos_mean")) if several is None else (several, ("clip_min", "clip_max"))
@@ -85,6 +97,7 @@ def _values(metadata: Any) -> tuple[int, float, float]:
     bits = 1 if several is None else _field(several, "bits")
     if bits not in _BITS:
         raise ValueError(f"metadata has bits {bits!r}; expected 1, 2, 4 or 8")
+    bits = int(bits)  # numpy's integers would overflow
     if high < low:
         raise ValueError(f"metadata has {names[1]} {high} below {names[0]} {low}; expected it to be at least as large")
     return bits, low, high

@@ -185,6 +185,13 @@ def test_files_that_are_no_safetensors(tmp_path):
             FeatureStore.open(path)
 
 
+class Message(types.SimpleNamespace):
+    """As protobuf has it: parts that are not set are read as empty ones."""
+
+    def HasField(self, name):
+        return bool(vars(getattr(self, name)))
+
+
 def packed_by_hand(values, bits):
     """Codes of GiGL, bit by bit: the first in the highest bits, rows filled up to whole bytes."""
     rows = []
@@ -214,7 +221,12 @@ def test_packed_rows_of_gigl(bits):
         multi_bit_state=None if bits == 1 else types.SimpleNamespace(clip_min=low, clip_max=high, bits=bits),
         single_bit_state=types.SimpleNamespace(neg_mean=low, pos_mean=high) if bits == 1 else None,
     )
-    for metadata in (as_json, as_objects):
+    as_messages = Message(
+        quantized_feature_indices=np.array(order),
+        multi_bit_state=Message() if bits == 1 else Message(clip_min=low, clip_max=high, bits=np.uint32(bits)),
+        single_bit_state=Message(neg_mean=low, pos_mean=high) if bits == 1 else Message(),
+    )
+    for metadata in (as_json, as_objects, as_messages):
         for data in (packed, packed.numpy(), packed.repeat(1, 2)[:, : packed.shape[1]]):
             store = FeatureStore.from_gigl(data, metadata, dtype=torch.float32)
             torch.testing.assert_close(store.gather(torch.arange(9)).double(), want, rtol=1e-6, atol=1e-6)
@@ -238,6 +250,8 @@ def test_rows_that_gigl_did_not_pack():
         (packed[:, :2], good, ValueError, r"packed has shape \(4, 2\); expected \(N, 3\), for 3 features of 8 bits"),
         (packed[0], good, ValueError, r"packed has shape \(3,\)"),
         (packed, {"multi_bit_state": state}, ValueError, "metadata has no quantized_feature_indices"),
+        (packed, good | {"quantized_feature_indices": [0.2, 1.4, 2.5]}, TypeError, "quantized_feature_indices .*; expected a list"),
+        (packed, good | {"quantized_feature_indices": 3}, TypeError, "quantized_feature_indices 3; expected a list of integers"),
         (packed, good | {"quantized_feature_indices": [0, 2, 5]}, ValueError, "expected all of 0 to 2"),
         (packed, good | {"single_bit_state": state}, ValueError, "expected one of them"),
         (packed, {"quantized_feature_indices": [0, 1, 2]}, ValueError, "expected one of them"),
