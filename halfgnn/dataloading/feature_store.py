@@ -134,7 +134,10 @@ class FeatureStore:
             return store
         if path.suffix == ".safetensors":
             layouts = store_files.safetensors_layouts(path)
-            layout = layouts[store_files.chosen_name(layouts, name, "name", path)]
+            name = store_files.chosen_name(layouts, name, "name", path)
+            layout = layouts[name]
+            if not layout.shape:
+                raise ValueError(f"{name} of {path} has shape (); expected (N, *), one row per id")
             scale, zero_point = (
                 store_files.tensor_in(layouts, x, of, path) for x, of in ((scale, "scale"), (zero_point, "zero_point"))
             )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import struct
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,8 @@ def npy_layout(path: Path) -> Layout:
             raise ValueError(
                 f"{path} has shape {shape}{' in column-major order' * is_fortran}; expected rows in row-major order"
             )
+        if not _is_shape(shape):
+            raise ValueError(f"{path} is no .npy file: it has shape {shape}")
         return Layout(_torch_dtype(dtype, path), tuple(shape), file.tell())
 
 
@@ -137,13 +140,15 @@ def safetensors_layouts(path: Path) -> dict[str, Layout]:
         if length > min(size - 8, _MOST_HEADER_BYTES):
             raise ValueError(f"{path} is no file of safetensors: its header does not fit in its {size} bytes")
         try:
-            header = json.loads(file.read(length))
+            header = parsed(file.read(length))
             layouts = {}
             for name, tensor in header.items():
                 if name == "__metadata__":
                     continue
                 begin, end = tensor["data_offsets"]
                 dtype = _SAFETENSORS.get(tensor["dtype"])
+                if not _is_shape(tensor["shape"]) or not all(type(byte) is int for byte in (begin, end)):
+                    raise ValueError(f"{name} has shape {tensor['shape']} and data_offsets {begin}, {end}")
                 layout = Layout(dtype or torch.uint8, tuple(tensor["shape"]), 8 + length + begin)
                 if dtype is not None and (layout.offset < 8 + length or layout.end != 8 + length + end):
                     raise ValueError(f"{name} has {end - begin} bytes; expected {layout.end - layout.offset}")
@@ -158,7 +163,7 @@ def chosen_name(layouts: dict[str, Layout], name: Any, argument: str, path: Path
     """The name of a tensor in a file of safetensors."""
     if name is None and len(layouts) == 1:
         return next(iter(layouts))
-    if name not in layouts:
+    if not isinstance(name, str) or name not in layouts:
         raise ValueError(f"{argument} is {name!r}; expected one of the tensors of {path}: {', '.join(layouts)}")
     return name
 
@@ -167,11 +172,26 @@ def tensor_in(layouts: dict[str, Layout], value: Any, argument: str, path: Path)
     """A copy of the tensor that a string names; other values as they are."""
     if not isinstance(value, str):
         return value
-    return mapped(path, layouts[chosen_name(layouts, value, argument, path)])[0].clone()
+    layout = layouts[chosen_name(layouts, value, argument, path)]
+    in_rows = layout if layout.shape else replace(layout, shape=(1,))
+    return mapped(path, in_rows)[0].view(layout.shape).clone()
 
 
 def fits(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
     return len(shape) == len(expected) and all(want in (-1, have) for have, want in zip(shape, expected))
+
+
+def parsed(text: str | bytes) -> Any:
+    """JSON. Raises ValueError if it is none, or too deep to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its JSON is too deep") from None
+
+
+def _is_shape(shape: Any) -> bool:
+    """Whether it has sizes whose product is a number of bytes, of any type. A Size of other ones would overflow."""
+    return all(type(size) is int and size >= 0 for size in shape) and math.prod(max(1, size) for size in shape) < 2**59
 
 
 def _torch_dtype(dtype: Any, what: Any) -> torch.dtype:

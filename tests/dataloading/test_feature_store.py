@@ -199,6 +199,16 @@ def _bytes(path, content):
     return path
 
 
+@pytest.mark.parametrize(
+    "shape", ["-1, 2", "-3, -2", "2305843009213693952, 8", "4611686018427387905, 4", "True, 2", f"0, {2**64}"]
+)
+def test_a_header_whose_shape_is_none(tmp_path, shape):
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({shape})}}\n".encode()
+    path = _bytes(tmp_path / "x.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(64))
+    with pytest.raises(ValueError, match="x.npy is no .npy file: it has shape"):
+        FeatureStore.open(path)
+
+
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("kind", ["open", "memmap"])
 def test_a_truncated_file_is_an_error_not_a_crash(tmp_path, before, kind):

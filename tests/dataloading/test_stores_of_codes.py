@@ -133,6 +133,8 @@ def test_safetensors(tmp_path, dtype):
         "x": codes(dtype),
         "x_scale": scale,
         "half": torch.randn(9, 5).half(),
+        "one": torch.tensor(0.75),
+        "zero": torch.tensor(7, dtype=torch.uint8),
     }
     path = write_safetensors(tmp_path / "x.safetensors", tensors)
     ids = torch.tensor([49, 0, 7])
@@ -144,7 +146,11 @@ def test_safetensors(tmp_path, dtype):
     assert torch.equal(
         FeatureStore.open(path, name="half", dtype=torch.float16).gather(ids[1:]), tensors["half"][ids[1:]]
     )
+    one = FeatureStore.open(path, name="x", scale="one").gather(ids)
+    assert torch.equal(one.nan_to_num(), (codes(dtype).float() * 0.75)[ids].half().nan_to_num())
     if dtype in CODES[:2]:
+        one = FeatureStore.open(path, name="x", scale="one", zero_point="zero").gather(ids)
+        assert torch.equal(one, ((codes(dtype).float() - 7) * 0.75)[ids].half())
         shifted = FeatureStore.open(path, name="x", scale="x_scale", zero_point=3).gather(ids)
         assert torch.equal(shifted, ((codes(dtype).float() - 3) * scale[:, None])[ids].half())
     alone = write_safetensors(tmp_path / "alone.safetensors", {"x": codes(dtype)})
@@ -152,10 +158,12 @@ def test_safetensors(tmp_path, dtype):
 
 
 def test_files_that_are_no_safetensors(tmp_path):
-    path = write_safetensors(tmp_path / "x.safetensors", {"x": codes(), "y": codes()})
+    path = write_safetensors(tmp_path / "x.safetensors", {"x": codes(), "one": torch.tensor(1.0), "y": codes()})
     size = path.stat().st_size
     for call, match in [
-        (lambda: FeatureStore.open(path), "name is None; expected one of the tensors of .*: x, y"),
+        (lambda: FeatureStore.open(path), "name is None; expected one of the tensors of .*: x, one, y"),
+        (lambda: FeatureStore.open(path, name="one"), r"one of .* has shape \(\); expected \(N, \*\)"),
+        (lambda: FeatureStore.open(path, name=["x"]), r"name is \['x'\]; expected one of"),
         (lambda: FeatureStore.open(path, name="z"), "name is 'z'; expected one of"),
         (lambda: FeatureStore.open(path, name="x", scale="s"), "scale is 's'; expected one of"),
         (lambda: FeatureStore.open(path, name="x", shape=(50, 23)), r"has shape \(50, 24\); expected \(50, 23\)"),
@@ -178,8 +186,10 @@ def test_files_that_are_no_safetensors(tmp_path):
     path.write_bytes(content[: size - 1])
     with pytest.raises(ValueError, match="truncated"):
         FeatureStore.open(path, name="y")
-    for header in (b'{"x":{"dtype":"U8","shape":[3],"data_offsets":[0,4]}}', b'{"x":{"dtype":"U8","shape":[3]}}',
-                   b'{"x":{"dtype":"U8","shape":[3],"data_offsets":[-9,-6]}}', b'{"x":3}'):  # fmt: skip
+    told = [([3], [0, 4]), ([3], [-9, -6]), ([-1, -3], [0, 3]), ([2**61, 8], [0, 0]), ([0, 2**63], [0, 0]),
+            ([2**62 + 1, 4], [0, 4]), ([True, 3], [0, 3]), ([3.0], [0, 3]), ([3], [0.0, 3.0]), ("ab", [0, 3])]  # fmt: skip
+    headers = [json.dumps({"x": {"dtype": "U8", "shape": s, "data_offsets": o}}).encode() for s, o in told]
+    for header in [*headers, b'{"x":{"dtype":"U8","shape":[3]}}', b'{"x":3}', b"[" * 100_000]:
         write_safetensors(path, {"x": codes()}, header)
         with pytest.raises(ValueError, match="is no file of safetensors"):
             FeatureStore.open(path)
