@@ -230,7 +230,8 @@ class FeatureStore:
     def __reduce__(self):
         scales = None if self._scales is None else (self.scale, self.zero_point, self.dtype)
         if self._file is None:
-            return _rebuilt, (self.data, self.num_threads, scales)
+            data = self.data.view(torch.uint8) if self.data.dtype in CODES else self.data  # pickle has no float8
+            return _rebuilt, (data, self.num_threads, scales, self.data.dtype, self.error)
         where = (self._file.path, self._file.layout, self._file.window, self._file.state)
         return _reopened, (where, self.num_threads, scales, self.error)
 
@@ -472,8 +473,10 @@ def _restored(store: FeatureStore, scales: Any) -> FeatureStore:
     return store
 
 
-def _rebuilt(data: Tensor, num_threads: int, scales: Any = None) -> FeatureStore:
-    return _restored(FeatureStore(data, num_threads=num_threads), scales)
+def _rebuilt(data: Tensor, num_threads: int, scales: Any, dtype: torch.dtype, error: Any) -> FeatureStore:
+    store = _restored(FeatureStore(data.view(dtype), num_threads=num_threads), scales)
+    store.error = error
+    return store
 
 
 def _reopened(where: tuple, num_threads: int, scales: Any, error: Any) -> FeatureStore:

@@ -102,6 +102,16 @@ def test_shapes_of_scales():
     assert (square.gather(torch.arange(4))[:, 0] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", CODES, ids=str)
+def test_pickled_memory(tmp_path, dtype):
+    """pickle does not read tensors of float8 again."""
+    copy = quantize(torch.randn(20, 6), tmp_path / "x.npy", dtype).clone()
+    for store in (copy, copy[3:], FeatureStore(codes(dtype)[:, 3:9], scale=2.0), FeatureStore(codes(dtype))):
+        again, ids = pickle.loads(pickle.dumps(store)), torch.tensor([16, 2])
+        assert torch.equal(again.gather(ids).float().nan_to_num(), store.gather(ids).float().nan_to_num())
+        assert (again.data.dtype, again.dtype, again.error) == (dtype, store.dtype, store.error)
+
+
 def test_other_processes_read_the_same_memory():
     store = FeatureStore(codes(), scale=scales()[0]).share_memory()
     assert store.data.is_shared() and store.scale.is_shared()
