@@ -124,12 +124,15 @@ class FeatureStore:
             raise TypeError(f"dtype is {dtype!r}; expected a torch.dtype")
         if name is not None and path.suffix != ".safetensors":
             raise ValueError(f"name is {name!r}; expected None for {path}, which is no file of safetensors")
+        state = quantized_files.state(path)
         if path.suffix == ".npy" and (noted := quantized_files.read(path)) is not None:
             for argument, given in (("scale", scale), ("zero_point", zero_point)):
                 if given is not None:
                     raise ValueError(f"{argument} is given, and {path} has its own; expected None")
             layout, scale, zero_point, error = noted
             store = cls._mapped(path, layout, shape, num_threads, scale, zero_point, dtype)
+            if quantized_files.state(path) != state:
+                raise ValueError(f"{path} was written by quantize while it was opened; open it again")
             store.error = error
             return store
         if path.suffix == ".safetensors":

@@ -60,8 +60,8 @@ def quantize(
     Raises:
         TypeError: a dtype that is none of these, or a source of complex numbers.
         ValueError: nan or inf that dtype has no code for (only the float8 types have nan, and only torch.float8_e5m2 inf), or a
-            number beyond float32, with its row and column; an `out` that is no .npy file, that is the source, or beside which a
-            .json of somebody else lies; another scale; or of FeatureStore.
+            number beyond float32, with its row and column; an `out` that is no .npy file, whose files would overwrite the source,
+            or beside which a .json of somebody else lies; another scale; a `progress` that leaves blocks out; or of FeatureStore.
     """
     if dtype not in CODES:
         raise TypeError(
@@ -72,12 +72,10 @@ def quantize(
         raise ValueError(f"out is {str(path)!r}; expected a file .npy")
     if store.dtype.is_complex:
         raise TypeError(f"source has dtype {store.dtype}; expected real numbers")
-    if store.path == path:
-        raise ValueError(f"out is {str(path)!r}, the file of source; expected another one")
-    quantized_files.check_note(path)
+    quantized_files.check_out(path, store.path)
     blocks = _Blocks(store, dtype, block_rows)
     wrap = progress or (lambda items: items)
-    codes = path.with_name(f"{path.stem}.partial.npy")
+    codes = quantized_files.files_of(path)["partial codes"]
     stored = np.int8 if dtype == torch.int8 else np.uint8
     writer = _Writer(np.lib.format.open_memmap(codes, "w+", stored, tuple(store.shape)), dtype)
     try:
@@ -94,9 +92,9 @@ def quantize(
             scales = Scales(scale, zero_point, torch.empty(1, dtype=dtype).expand(store.shape))
             _write_with(wrap(blocks), writer, scales, may_saturate=True)
         error = writer.finished()
-        quantized_files.write(path, codes, dtype, tuple(store.shape), scales.scale, scales.zero_point, error)
+        quantized_files.write(path, dtype, tuple(store.shape), scales, error)
     except BaseException:
-        codes.unlink(missing_ok=True)
+        quantized_files.remove_partial(path)
         raise
     return FeatureStore.open(path)
 
@@ -134,7 +132,7 @@ class _Writer:
     def __init__(self, file: np.ndarray, dtype: torch.dtype):
         self.dtype, self.shape = dtype, torch.Size(file.shape)
         self.losses = Losses(width_of(self.shape))
-        self._file = file
+        self._file, self._count = file, 0
 
     def add(self, block: Block, scales: Scales) -> None:
         """scales: of the block, for (n, width)."""
@@ -143,8 +141,14 @@ class _Writer:
         stored = codes if self.dtype in INTEGERS else codes.view(torch.uint8)
         rows = stored.view(len(codes), *self.shape[1:]).numpy()
         self._file[block.first : block.first + len(codes)] = rows
+        self._count += len(codes)
 
     def finished(self) -> quantized_files.QuantizationError:
+        """Raises ValueError if rows are missing."""
+        if self._count != self.shape[0]:
+            raise ValueError(
+                f"progress gave blocks of {self._count} rows; expected all that it got, of {self.shape[0]} rows"
+            )
         self._file.flush()  # type: ignore[attr-defined]
         return self.losses.error()
 
@@ -174,7 +178,7 @@ def _write_by_row(blocks: Iterable[Block], writer: _Writer) -> Scales:
     scale = torch.cat([part.scale for part in every])
     zero_points = [part.zero_point for part in every if part.zero_point is not None]
     of_all = Scales.unchecked(scale, torch.cat(zero_points) if zero_points else None)
-    return of_all.mapped(lambda x: x.reshape(rows_of(writer.shape)))
+    return of_all.mapped(lambda x: x.reshape(-1, *rows_of(writer.shape)[1:]))
 
 
 def _write_with(blocks: Iterable[Block], writer: _Writer, scales: Scales, may_saturate: bool = False) -> None:

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from . import store_files
-from .scales import CODES
+from .scales import CODES, Scales
 
 FORMAT = "halfgnn.quantized_rows"
 VERSION = 1
+_PARTS = ("scale", "zero_point")
+_CHANGES = "changes"  # in the note while the other files are replaced
 _START = 512  # characters, in which the format stands
 _NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in CODES}
 
@@ -56,46 +58,76 @@ def _is_note(told: Path) -> bool:
         return False
 
 
-def check_note(path: Path) -> None:
-    """Raises if the file that would be written beside `path` is of somebody else."""
+def files_of(path: Path) -> dict[str, Path]:
+    """What is written for the codes in `path`, at last and in between."""
+    whole = {"codes": path, "note": note(path)} | {part: _beside(path, f"{part}.npy") for part in _PARTS}
+    return whole | {f"partial {name}": file.with_suffix(f".partial{file.suffix}") for name, file in whole.items()}
+
+
+def check_out(path: Path, source: Path | None) -> None:
+    """Raises if a file that would be written beside `path` is the source, a folder or of somebody else."""
     told = note(path)
+    for file in files_of(path).values():
+        if file == source:
+            raise ValueError(
+                f"out is {str(path)!r}, which would overwrite the file of source, {file}; expected another one"
+            )
+        if file.is_dir() and file != told:
+            raise ValueError(
+                f"out is {str(path)!r}, and {file} is a folder; expected a name whose files may be written"
+            )
     if told.exists() and not _is_note(told):
         raise ValueError(
             f"out is {str(path)!r}, and {told} is no file of halfgnn; expected a name whose .json may be written"
         )
 
 
-def write(
-    path: Path,
-    codes: Path,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    scale: Tensor,
-    zero_point: Tensor | None,
-    error: QuantizationError,
-) -> None:
-    """Moves the .npy file `codes` to `path`, and writes what belongs to it. A process that is killed leaves no note of another
-    file's codes."""
-    note(path).unlink(missing_ok=True)
-    parts: dict[str, str | None] = {"scale": None, "zero_point": None}
-    for name, values in (("scale", scale), ("zero_point", zero_point)):
-        file = _beside(path, f"{name}.npy")
-        if values is None:
-            file.unlink(missing_ok=True)
-        else:
-            np.save(file, values.numpy())
-            parts[name] = file.name
-    codes.replace(path)
+def write(path: Path, dtype: torch.dtype, shape: tuple[int, ...], scales: Scales, error: QuantizationError) -> None:
+    """Moves the partial codes of `path` there, and writes what belongs to them.
+
+    Everything is written before the files of before are touched. Then the note says that they change, until all of them have: of
+    a process that is killed in between no codes are read with the scales of others, or as features.
+    """
+    files = files_of(path)
+    values = {part: getattr(scales, part) for part in _PARTS}
     content = {
         "format": FORMAT,
         "version": VERSION,
         "dtype": str(dtype).removeprefix("torch."),
         "shape": shape,
-        **parts,
+        **{part: None if values[part] is None else files[part].name for part in _PARTS},
+        "error": asdict(error),
     }
-    partial = _beside(path, "partial.json")
-    partial.write_text(json.dumps(content | {"error": asdict(error)}) + "\n")
-    partial.replace(note(path))
+    told = json.dumps(content) + "\n"
+    for part in _PARTS:
+        if values[part] is not None:
+            np.save(files[f"partial {part}"], values[part].numpy())
+    for text in (json.dumps({"format": FORMAT, "version": VERSION, _CHANGES: True}) + "\n", told):
+        files["partial note"].write_text(text)
+        files["partial note"].replace(note(path))
+        if text == told:
+            return
+        files["partial codes"].replace(path)
+        for part in _PARTS:
+            if values[part] is None:
+                files[part].unlink(missing_ok=True)
+            else:
+                files[f"partial {part}"].replace(files[part])
+
+
+def state(path: Path) -> tuple[int, int, int] | None:
+    """Of the note, which changes before and after the other files do."""
+    try:
+        stat = note(path).stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def remove_partial(path: Path) -> None:
+    for name, file in files_of(path).items():
+        if name.startswith("partial"):
+            file.unlink(missing_ok=True)
 
 
 def read(path: Path) -> tuple[store_files.Layout, Tensor, Tensor | None, QuantizationError] | None:
@@ -105,11 +137,17 @@ def read(path: Path) -> tuple[store_files.Layout, Tensor, Tensor | None, Quantiz
     if not _is_note(told):
         return None
     try:
-        content = json.loads(told.read_text())
-    except json.JSONDecodeError as problem:
+        content = store_files.parsed(told.read_bytes())
+    except ValueError as problem:
         raise ValueError(f"{told} is no JSON: {problem}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{told} has a {type(content).__name__}; expected what {path.name} holds")
     if content.get("version") != VERSION:
         raise ValueError(f"{told} has version {content.get('version')}; expected {VERSION}, which this halfgnn reads")
+    if _CHANGES in content:
+        raise ValueError(
+            f"{path} is being written by quantize, or that was interrupted: expected to be quantized again"
+        )
     layout = store_files.npy_layout(path)
     try:
         dtype, shape = _NAMES[content["dtype"]], tuple(content["shape"])
@@ -131,8 +169,9 @@ def read(path: Path) -> tuple[store_files.Layout, Tensor, Tensor | None, Quantiz
 def _read_part(path: Path, name: Any) -> Tensor | None:
     if name is None:
         return None
-    file = path.with_name(Path(name).name)
-    try:
-        return torch.from_numpy(np.load(file))
-    except ValueError as problem:
-        raise ValueError(f"{file} is no .npy file of numbers: {problem}") from None
+    file = path.parent / Path(name).name
+    with file.open("rb") as content:
+        try:
+            return torch.from_numpy(np.lib.format.read_array(content, allow_pickle=False))
+        except (ValueError, MemoryError, OverflowError) as problem:
+            raise ValueError(f"{file} is no .npy file of numbers: {problem}") from None

@@ -1,12 +1,13 @@
 """quantize: errors of at most half a step, what has no code, files, and sources of every kind."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from halfgnn.dataloading import FeatureStore, QuantizationError, quantize
+from halfgnn.dataloading import FeatureStore, QuantizationError, quantize, store_files
 
 CODES = [torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2]
 FLOAT8 = CODES[2:]
@@ -291,6 +292,67 @@ def test_what_fails_leaves_the_last_file(tmp_path):
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("steps", range(9))
+def test_a_process_that_ends_while_it_writes(tmp_path, monkeypatch, steps):
+    """Its codes are never read with the scales of before, or as features."""
+    before, after = torch.full((4, 3), 2.0), torch.arange(12.0).view(4, 3) - 5
+    quantize(before, tmp_path / "x.npy", torch.int8)
+    left = iter(range(steps))
+
+    def counted(change):
+        def changed(self, *arguments, **given):
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return change(self, *arguments, **given)
+
+        return changed
+
+    for name in ("replace", "unlink", "write_text"):
+        monkeypatch.setattr(Path, name, counted(getattr(Path, name)))
+    try:
+        quantize(after, tmp_path / "x.npy", torch.uint8 if steps % 2 else torch.float8_e5m2)
+        assert steps >= 7
+    except KeyboardInterrupt:
+        assert steps < 8
+    try:
+        store = FeatureStore.open(tmp_path / "x.npy")
+    except ValueError as error:
+        assert "is being written by quantize, or that was interrupted" in str(error) and 1 < steps < 8
+        return
+    got = store.gather(torch.arange(4)).float()
+    assert (got - (before if steps < 2 else after)).abs().max() <= 0.6
+
+
+def test_a_file_that_is_written_while_it_is_opened(tmp_path, monkeypatch):
+    quantize(torch.ones(4, 3), tmp_path / "x.npy", torch.int8)
+    npy_layout = store_files.npy_layout
+
+    def slow(path):
+        monkeypatch.setattr(store_files, "npy_layout", npy_layout)
+        quantize(torch.full((4, 3), 5.0), tmp_path / "x.npy", torch.int8)
+        return npy_layout(path)
+
+    monkeypatch.setattr(store_files, "npy_layout", slow)
+    with pytest.raises(ValueError, match="was written by quantize while it was opened"):
+        FeatureStore.open(tmp_path / "x.npy")
+
+
+def test_sources_are_not_overwritten(tmp_path):
+    for name in ("x.npy", "x.partial.npy", "x.scale.npy", "x.zero_point.npy", "x.scale.partial.npy"):
+        np.save(tmp_path / name, np.ones((5, 3), np.float32))
+        content = (tmp_path / name).read_bytes()
+        for source in (tmp_path / name, np.load(tmp_path / name, mmap_mode="r")):
+            with pytest.raises(
+                ValueError, match=r"out is '.*x.npy', which would overwrite the file of source, .*" + name
+            ):
+                quantize(source, tmp_path / "x.npy", torch.uint8)
+        assert (tmp_path / name).read_bytes() == content
+        (tmp_path / name).unlink()
+    (tmp_path / "x.scale.npy").mkdir()
+    with pytest.raises(ValueError, match=r"out is .* and .*x.scale.npy is a folder"):
+        quantize(torch.ones(2, 2), tmp_path / "x.npy", torch.uint8)
+
+
 # ---- arguments ------------------------------------------------------------------------------------
 
 
@@ -315,6 +377,8 @@ def test_wrong_arguments(tmp_path):
         (lambda: quantize(x, out, torch.float8_e5m2, 1.0, zero_point=3), ValueError, "zero_point is given for torch.float8_e5m2"),
         (lambda: quantize(x, out, torch.int8, block_rows=0), ValueError, "block_rows is 0; expected a positive integer"),
         (lambda: quantize(x, out, torch.int8, None), TypeError, "scale is"),
+        *((lambda per=per: quantize(x, out, torch.int8, per, block_rows=2, progress=lambda blocks: list(blocks)[:1]), ValueError,
+           "progress gave blocks of 2 rows; expected all that it got, of 4 rows") for per in (*PER, 1.0)),
     ]:  # fmt: skip
         with pytest.raises(error, match=match):
             call()
@@ -337,6 +401,8 @@ def test_notes_that_do_not_fit_their_codes(tmp_path):
         ({"dtype": "int3"}, "x.json does not say what x.npy holds"),
         ({"error": "missing"}, "does not say"),
         ({"scale": None}, "written together"),
+        ({"scale": 5}, "does not say"),
+        ({"shape": None}, "does not say"),
     ]:
         with pytest.raises(ValueError, match=match):
             told(**changes)
@@ -344,6 +410,8 @@ def test_notes_that_do_not_fit_their_codes(tmp_path):
     for content, match in (
         (b"no array", "x.scale.npy is no .npy file of numbers"),
         (scale[:-4], "x.scale.npy is no .npy file"),
+        (b"", "x.scale.npy is no .npy file"),
+        (b"PK\3\4", "x.scale.npy is no .npy file"),
     ):
         (tmp_path / "x.scale.npy").write_bytes(content)
         with pytest.raises(ValueError, match=match):
@@ -353,9 +421,15 @@ def test_notes_that_do_not_fit_their_codes(tmp_path):
     for text in ("no json", '{"title": "mine"}', ""):
         (tmp_path / "x.json").write_text(text)
         assert FeatureStore.open(tmp_path / "x.npy").scale is None
-    (tmp_path / "x.json").write_text('{"format": "halfgnn.quantized_rows", "version')
-    with pytest.raises(ValueError, match="is no JSON"):
-        FeatureStore.open(tmp_path / "x.npy")
+    for text, match in (
+        (b'{"format": "halfgnn.quantized_rows", "version', "x.json is no JSON"),
+        (b'{"format": "halfgnn.quantized_rows", "a": "\xff"}', "x.json is no JSON"),
+        (b'{"format": "halfgnn.quantized_rows", "a": ' + b"[" * 100_000, "x.json is no JSON"),
+        (b'["halfgnn.quantized_rows"]', "x.json has a list"),
+    ):
+        (tmp_path / "x.json").write_bytes(text)
+        with pytest.raises(ValueError, match=match):
+            FeatureStore.open(tmp_path / "x.npy")
     (tmp_path / "x.json").unlink()
     (tmp_path / "x.json").mkdir()
     assert FeatureStore.open(tmp_path / "x.npy").scale is None
