@@ -70,6 +70,8 @@ def quantize(
     store, path = _store_of(source), Path(out).resolve()
     if path.suffix != ".npy":
         raise ValueError(f"out is {str(path)!r}; expected a file .npy")
+    if store.device.type == "meta":
+        raise ValueError("source is on meta, which holds no numbers; expected another device")
     if store.dtype.is_complex:
         raise TypeError(f"source has dtype {store.dtype}; expected real numbers")
     quantized_files.check_out(path, store.path)

@@ -76,8 +76,10 @@ def _floats(values: Any, name: str, table: Tensor) -> Tensor:
     for what, device in ((name, given.device), ("data", table.device)):
         if device.type == "meta":
             raise ValueError(f"{what} is on meta, which holds no numbers; expected another device")
-    if given.dtype in (torch.bool, torch.complex64, torch.complex128):
+    if given.dtype is torch.bool or given.is_complex() or given.is_quantized:
         raise TypeError(f"{name} has dtype {given.dtype}; expected real numbers")
+    if given.layout != torch.strided:
+        raise TypeError(f"{name} has layout {given.layout}; expected a dense tensor")
     rows, columns = rows_of(table.shape), tuple(table.shape[1:])
     if given.numel() == 1 and given.shape != rows:
         given = given.reshape(())

@@ -1,6 +1,7 @@
 """quantize: errors of at most half a step, what has no code, files, and sources of every kind."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,54 @@ def test_values_beyond_given_scales_become_the_last_code(tmp_path, dtype):
     assert FeatureStore.open(tmp_path / "x.npy").error == store.error
 
 
+@pytest.mark.parametrize(("dtype", "half_step"), [(torch.float8_e4m3fn, 16.0), (torch.float8_e5m2, 4096.0)])
+def test_what_counts_as_saturated(tmp_path, dtype, half_step):
+    """More than half a step beyond the last code."""
+    most = LIMITS[dtype][1]
+    x = torch.tensor([[most + half_step - 1, -most - half_step + 1, most + half_step + 1, -most - half_step - 1]])
+    assert quantize(x, tmp_path / "x.npy", dtype, 1.0).error.saturated == 2
+
+
+def test_inf_and_nan_beside_given_scales(tmp_path):
+    x = torch.tensor([[1.0, 3e38, -torch.inf, torch.nan]])
+    for scale in (1e-42, 0.0):  # 3e38 / 1e-42 is no number of fp32 either
+        store = quantize(x, tmp_path / "x.npy", torch.float8_e5m2, scale)
+        last = 57344.0 if scale else 0.0
+        assert store.data[0, :3].tolist() == [last, last, -torch.inf] and store.data[0, 3].isnan()
+        assert store.error.saturated == 2
+
+
+def test_the_mean_is_over_finite_values(tmp_path):
+    x = torch.tensor([[2.0, 1.9], [torch.nan, 3.3], [torch.nan, 4.7], [torch.nan, 0.4]])
+    error = quantize(x, tmp_path / "x.npy", torch.float8_e4m3fn, 1.0).error
+    lost = (x.to(torch.float8_e4m3fn).float() - x).abs()
+    assert error.mean == pytest.approx(lost.nansum().item() / 5) and error.mean_of_columns[1] == pytest.approx(
+        error.mean * 5 / 4
+    )
+
+
+def test_wide_numbers(tmp_path):
+    """fp64 beside inf, and integers that fp32 does not have."""
+    x = torch.tensor([[1.0, torch.inf]], dtype=torch.float64)
+    assert quantize(x, tmp_path / "x.npy", torch.float8_e5m2).gather(torch.tensor([0]))[0, 1] == torch.inf
+    for dtype in (torch.int32, torch.int64):
+        assert quantize(torch.full((2, 3), 2**30 + 1, dtype=dtype), tmp_path / "x.npy", torch.uint8).error.largest == 1
+
+
+def test_rows_of_more_than_a_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["halfgnn.dataloading.quantize"], "_BLOCK_BYTES", 64)
+    x = torch.rand(3, 17)
+    store = quantize(x, tmp_path / "x.npy", torch.uint8)
+    assert (store.gather(torch.arange(3)).float() - x).abs().max() < 0.003
+
+
+def test_given_scales_of_rows_in_blocks(tmp_path):
+    x = torch.randn(9, 5)
+    scale = 0.01 + torch.rand(9, 1)
+    store = quantize(x, tmp_path / "x.npy", torch.int8, scale, block_rows=1)
+    assert torch.equal(store.data, (x / scale).round().clamp(-128, 127).to(torch.int8))
+
+
 def test_given_scales_and_zero_points(tmp_path):
     """Those of other rows, for example of the training set."""
     train, test = torch.rand(100, 6) + 3, torch.rand(30, 6) + 3
@@ -365,6 +414,7 @@ def test_wrong_arguments(tmp_path):
         (lambda: quantize(x, out, torch.float16), TypeError, "dtype is torch.float16; expected torch.uint8, torch.int8"),
         (lambda: quantize(x, out, "uint8"), TypeError, "dtype is uint8"),
         (lambda: quantize([[1.0]], out, torch.int8), TypeError, "data is a list"),
+        (lambda: quantize(x.to("meta"), out, torch.int8), ValueError, "source is on meta"),
         (lambda: quantize(x.to(torch.complex64), out, torch.int8), TypeError, "source has dtype torch.complex64"),
         (lambda: quantize(x, tmp_path / "x.bin", torch.int8), ValueError, r"out is '.*x.bin'; expected a file .npy"),
         (lambda: quantize(tmp_path / "source.npy", tmp_path / "source.npy", torch.int8), ValueError, "the file of source"),
@@ -417,6 +467,7 @@ def test_notes_that_do_not_fit_their_codes(tmp_path):
         with pytest.raises(ValueError, match=match):
             told()
     (tmp_path / "x.scale.npy").write_bytes(scale)
+    assert told(scale="../elsewhere/x.scale.npy").dtype == torch.float16  # only files beside it are read
     assert told(format="another").dtype == torch.int8  # somebody else's file: codes as they are
     for text in ("no json", '{"title": "mine"}', ""):
         (tmp_path / "x.json").write_text(text)

@@ -65,6 +65,7 @@ def test_every_memory_gives_the_same_values(tmp_path, per):
         out = torch.empty(5, 24, dtype=torch.float16, device=store.device)
         assert store.gather(ids, out) is out and torch.equal(out.cpu(), expected(ids, per))
         part = store[10:30][5:]
+        part.read_ahead()
         assert torch.equal(part.gather(torch.tensor([0, 14])).cpu(), expected(torch.tensor([15, 29]), per)), name
         with pytest.raises(IndexError, match=r"\[0, 15\)"):
             part.gather(torch.tensor([15]))
@@ -98,6 +99,10 @@ def test_shapes_of_scales():
     assert torch.equal(FeatureStore(data[:1], scale=column[None]).gather(ids[:1]), rows[:1])
     flat = FeatureStore(data.flatten(), scale=torch.arange(1200.0))
     assert torch.equal(flat.gather(torch.tensor([7])), (data.flatten().float() * torch.arange(1200.0))[[7]].half())
+    wide = torch.rand(50, 3, requires_grad=True)
+    strided = FeatureStore(data, scale=wide[:, 1:2]).gather(ids)
+    assert torch.equal(strided, (data.float() * wide[:, 1:2].detach()).half()) and not strided.requires_grad
+    assert FeatureStore(data[:1], scale=[[2.0]]).scale.shape == (1, 1)
     square = FeatureStore(codes(shape=(4, 4)), scale=torch.arange(4.0))  # as PyTorch broadcasts it: columns
     assert (square.gather(torch.arange(4))[:, 0] == 0).all()
 
@@ -198,6 +203,12 @@ def test_files_that_are_no_safetensors(tmp_path):
         FeatureStore.open(path, name="y")
     told = [([3], [0, 4]), ([3], [-9, -6]), ([-1, -3], [0, 3]), ([2**61, 8], [0, 0]), ([0, 2**63], [0, 0]),
             ([2**62 + 1, 4], [0, 4]), ([True, 3], [0, 3]), ([3.0], [0, 3]), ([3], [0.0, 3.0]), ("ab", [0, 3])]  # fmt: skip
+    other = (
+        b'{"x":{"dtype":"U16","shape":[3],"data_offsets":[0,6]},"y":{"dtype":"U8","shape":[3],"data_offsets":[6,9]}}'
+    )
+    write_safetensors(path, {"x": codes()}, other)  # a type that has no name here is not read as another
+    with pytest.raises(ValueError, match=r"name is 'x'; expected one of the tensors of .*: y$"):
+        FeatureStore.open(path, name="x")
     headers = [json.dumps({"x": {"dtype": "U8", "shape": s, "data_offsets": o}}).encode() for s, o in told]
     for header in [*headers, b'{"x":{"dtype":"U8","shape":[3]}}', b'{"x":3}', b"[" * 100_000]:
         write_safetensors(path, {"x": codes()}, header)
@@ -257,8 +268,19 @@ def test_packed_rows_of_gigl(bits):
         state = (
             {"neg_mean": same, "pos_mean": same} if bits == 1 else {"clip_min": same, "clip_max": same, "bits": bits}
         )
-        metadata = {"quantized_feature_indices": order, "single_bit_state" if bits == 1 else "multi_bit_state": state}
-        assert (FeatureStore.from_gigl(packed, metadata).gather(torch.arange(9)) == same).all()
+        for positions in (order, list(range(13))):
+            metadata = {
+                "quantized_feature_indices": positions,
+                "single_bit_state" if bits == 1 else "multi_bit_state": state,
+            }
+            assert (FeatureStore.from_gigl(packed, metadata).gather(torch.arange(9)) == same).all()
+    state = {"pos_mean": 3.5} if bits == 1 else {"clip_max": 3.5, "bits": bits}  # JSON of proto leaves zeros out
+    metadata = {
+        "quantized_feature_indices": list(range(13)),
+        "single_bit_state" if bits == 1 else "multi_bit_state": state,
+    }
+    got = FeatureStore.from_gigl(packed, metadata, dtype=torch.float32).gather(torch.arange(9))
+    torch.testing.assert_close(got, values / (2**bits - 1) * 3.5)
 
 
 def test_rows_that_gigl_did_not_pack():
@@ -341,6 +363,8 @@ def test_wrong_scales_and_dtypes(tmp_path):
         (lambda: FeatureStore(data, scale=scale.to("meta")), ValueError, "scale is on meta"),
         (lambda: FeatureStore(data.to("meta"), scale=1.0), ValueError, "data is on meta"),
         (lambda: FeatureStore(data, scale="row"), TypeError, "scale is a str; expected a number"),
+        (lambda: FeatureStore(data, scale=scale.to_sparse()), TypeError, "scale has layout torch.sparse_coo; expected a dense"),
+        (lambda: FeatureStore(data, scale=1j), TypeError, "scale has dtype torch.complex64; expected real numbers"),
         (lambda: FeatureStore(data, scale=True), TypeError, "scale has dtype torch.bool"),
         (lambda: FeatureStore(data, scale=scale, zero_point=zero[:9]), ValueError, r"zero_point has shape \(9, 1\)"),
         (lambda: FeatureStore(data, scale=scale, zero_point=zero.new_ones(24)), ValueError, r"zero_point has shape \(24,\)"),
