@@ -108,7 +108,7 @@ class FeatureStore:
         Args:
             path: the file.
             dtype, shape: those of a raw file, or those that are expected of another file. The first number of a raw file's shape
-                may be -1. Of a file that quantize wrote: the dtype that rows are converted to, by default torch.float16.
+                may be -1. Of codes, but for raw ones: the dtype that rows are converted to, by default torch.float16.
             num_threads: number of threads that wait for pages at a time.
             name: the tensor in a file of safetensors. It is not needed where there is one alone.
             scale, zero_point: of codes in a file that does not have them, as in FeatureStore; or names of tensors in the file of
@@ -147,9 +147,12 @@ class FeatureStore:
         else:
             is_npy = path.suffix == ".npy"
             layout = store_files.npy_layout(path) if is_npy else store_files.raw_layout(path, dtype, shape)
+        of_rows = None
+        if scale is not None and dtype in VALUES and path.suffix in (".npy", ".safetensors"):
+            dtype, of_rows = None, dtype
         if dtype is not None and layout.dtype != dtype:
             raise TypeError(f"{path} holds {layout.dtype}; expected {dtype}")
-        return cls._mapped(path, layout, shape, num_threads, scale, zero_point, None)
+        return cls._mapped(path, layout, shape, num_threads, scale, zero_point, of_rows)
 
     @classmethod
     def _mapped(

@@ -4,7 +4,7 @@ features.zero_point.npy have their scales. NumPy has no float8, so such codes li
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ class QuantizationError:
 
     largest: float
     mean: float
-    largest_of_columns: tuple[float, ...]
-    mean_of_columns: tuple[float, ...]
+    largest_of_columns: tuple[float, ...] = field(repr=False)
+    mean_of_columns: tuple[float, ...] = field(repr=False)
     saturated: int = 0
 
 

@@ -319,6 +319,7 @@ def test_files_are_open(tmp_path):
     error = quantize(x, tmp_path / "x.npy", torch.uint8).error
     note = json.loads((tmp_path / "x.json").read_text())
     codes, scale, zero = (np.load(tmp_path / name) for name in ("x.npy", note["scale"], note["zero_point"]))
+    assert "of_columns" not in repr(error)  # there may be thousands
     assert note["dtype"] == "uint8" and note["shape"] == [30, 8] and codes.dtype == np.uint8
     np.testing.assert_allclose((codes - zero) * scale, x.numpy(), atol=error.largest * 1.01)
     assert (

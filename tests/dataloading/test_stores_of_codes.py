@@ -87,6 +87,21 @@ def test_the_dtype_of_rows(tmp_path, dtype):
     assert opened.gather(ids).dtype == dtype and pickle.loads(pickle.dumps(opened)).error == opened.error
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_dtype_of_rows_from_others_files(tmp_path, dtype):
+    np.save(tmp_path / "x.npy", codes().numpy())
+    write_safetensors(tmp_path / "x.safetensors", {"x": codes(), "half": torch.ones(4, 3).half()})
+    ids, (scale, zero) = torch.tensor([4, 19]), scales()
+    for path in (tmp_path / "x.npy", tmp_path / "x.safetensors"):
+        name = "x" if path.suffix == ".safetensors" else None
+        store = FeatureStore.open(path, name=name, scale=scale, zero_point=zero, dtype=dtype)
+        assert torch.equal(store.gather(ids), expected(ids, dtype=dtype))
+        with pytest.raises(TypeError, match=r"holds torch\.uint8; expected torch\.int8"):
+            FeatureStore.open(path, name=name, scale=scale, dtype=torch.int8)
+    with pytest.raises(TypeError, match=r"data has dtype torch\.float16; expected torch\.uint8"):
+        FeatureStore.open(tmp_path / "x.safetensors", name="half", scale=1.0, dtype=dtype)
+
+
 def test_shapes_of_scales():
     data, ids = codes(), torch.arange(50)
     one = FeatureStore(data, scale=0.5, zero_point=3).gather(ids)
