@@ -41,7 +41,7 @@ class FeatureStore:
             wait for the disk.
         scale: makes data codes: the gathered rows are (data - zero_point) * scale. A number; (N, 1, ...), one per row; or (*), one
             per column. Finite, not below 0.
-        zero_point: of scale's shape, or one number; of integers alone. Rows are rounded once if it has integers.
+        zero_point: of scale's shape, or one number; of integers alone. Rows are rounded once if it has integers below 2**24.
         dtype: of the rows that codes are converted to: torch.float16, by default, torch.bfloat16 or torch.float32.
 
     Attributes:
