@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,9 +16,11 @@ from ..common.arguments import checked_size
 from ..graph import Graph
 from ..graph_argument import as_graph
 from ..heterograph import Block
+from . import quantized_files
 from .feature_store import FeatureStore
 from .neighbor_sampler import NeighborSampler
 from .prefetcher import Prefetcher
+from .store_files import NewFile
 
 Layer = Callable[[Block, Tensor], Tensor]  # of a block and the rows of its sources, to the rows of its destinations
 _NUMPY = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
@@ -64,6 +67,8 @@ def infer_by_layers(
         raise TypeError(f"dtype is {dtype}; expected torch.float16, torch.float32 or torch.float64")
     if path.suffix != ".npy":
         raise ValueError(f"path is {str(path)!r}; expected a file .npy")
+    if quantized_files.has_note(path):
+        raise ValueError(f"path is {str(path)!r}, whose .json says that it has codes; expected another one")
     if len(store) != graph.num_src:
         raise ValueError(f"features has shape {tuple(store.shape)}; expected {graph.num_src} rows, one per node")
     if graph.num_src != graph.num_dst or graph.num_dst == 0:
@@ -73,10 +78,12 @@ def infer_by_layers(
     batch_size, computed = max(checked_size(batch_size, "batch_size"), 1), store.dtype
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         for number, layer in enumerate(layers):
-            to = path if number == len(layers) - 1 else Path(folder) / f"{number}.npy"
+            to = Path(folder) / f"{number}.npy"
             batches = _Batches(graph, store, batch_size, torch.device(device))
             rows = _rows_of(layer, number, progress(batches) if progress else batches, computed)
             _write(rows, graph.num_dst, to, dtype)
+            if number == len(layers) - 1:
+                to = to.replace(path)  # which may be the file of features
             store = FeatureStore.open(to)
     return store
 
@@ -112,10 +119,12 @@ def _rows_of(layer: Layer, number: int, batches: Iterable, computed: torch.dtype
 
 
 def _write(parts: Iterator[Tensor], num_rows: int, path: Path, dtype: torch.dtype) -> None:
-    begin, file = 0, None
-    for part in parts:
-        if file is None:
-            file = np.lib.format.open_memmap(path, "w+", _NUMPY[dtype], (num_rows, *part.shape[1:]))
-        file[begin : begin + len(part)] = part.to("cpu", dtype).numpy()
-        begin += len(part)
-    file.flush()  # type: ignore[union-attr]
+    begin, first = 0, next(parts)
+    with NewFile(path, _NUMPY[dtype], (num_rows, *first.shape[1:])) as file:
+        for part in itertools.chain([first], parts):
+            if part.shape[1:] != first.shape[1:]:
+                raise ValueError(
+                    f"a layer returned rows of {tuple(part.shape[1:])} after rows of {tuple(first.shape[1:])}"
+                )
+            file.write(begin, part.to("cpu", dtype).numpy())
+            begin += len(part)

@@ -16,6 +16,7 @@ from . import quantized_files
 from .codes import Block, Losses, encoded, saturated, scales_of, width_of
 from .feature_store import FeatureStore
 from .scales import CODES, INTEGERS, Scales, rows_of
+from .store_files import NewFile
 
 _PER = ("row", "column", "tensor")
 _BLOCK_BYTES = 1 << 22  # of the values of a block, in fp32
@@ -79,20 +80,21 @@ def quantize(
     wrap = progress or (lambda items: items)
     codes = quantized_files.files_of(path)["partial codes"]
     stored = np.int8 if dtype == torch.int8 else np.uint8
-    writer = _Writer(np.lib.format.open_memmap(codes, "w+", stored, tuple(store.shape)), dtype)
     try:
-        if isinstance(scale, str):
-            check_name(scale, "scale", _PER)
-            if zero_point is not None:
-                raise ValueError(f"zero_point is given beside scale={scale!r}; expected scales that are given too")
-            if scale == "row":
-                scales = _write_by_row(wrap(blocks), writer)
+        with NewFile(codes, stored, tuple(store.shape)) as file:
+            writer = _Writer(file, store.shape, dtype)
+            if isinstance(scale, str):
+                check_name(scale, "scale", _PER)
+                if zero_point is not None:
+                    raise ValueError(f"zero_point is given beside scale={scale!r}; expected scales that are given too")
+                if scale == "row":
+                    scales = _write_by_row(wrap(blocks), writer)
+                else:
+                    scales = _scales_of_all(wrap(blocks), store.shape, dtype, scale)
+                    _write_with(wrap(blocks), writer, scales)
             else:
-                scales = _scales_of_all(wrap(blocks), store.shape, dtype, scale)
-                _write_with(wrap(blocks), writer, scales)
-        else:
-            scales = Scales(scale, zero_point, torch.empty(1, dtype=dtype).expand(store.shape))
-            _write_with(wrap(blocks), writer, scales, may_saturate=True)
+                scales = Scales(scale, zero_point, torch.empty(1, dtype=dtype).expand(store.shape))
+                _write_with(wrap(blocks), writer, scales, may_saturate=True)
         error = writer.finished()
         quantized_files.write(path, dtype, tuple(store.shape), scales, error)
     except BaseException:
@@ -131,8 +133,8 @@ class _Blocks:
 class _Writer:
     """Codes on their way to a file."""
 
-    def __init__(self, file: np.ndarray, dtype: torch.dtype):
-        self.dtype, self.shape = dtype, torch.Size(file.shape)
+    def __init__(self, file: NewFile, shape: torch.Size, dtype: torch.dtype):
+        self.dtype, self.shape = dtype, shape
         self.losses = Losses(width_of(self.shape))
         self._file, self._count = file, 0
 
@@ -141,8 +143,7 @@ class _Writer:
         codes = encoded(block, scales, self.dtype)
         self.losses.add(block, codes, scales)
         stored = codes if self.dtype in INTEGERS else codes.view(torch.uint8)
-        rows = stored.view(len(codes), *self.shape[1:]).numpy()
-        self._file[block.first : block.first + len(codes)] = rows
+        self._file.write(block.first, stored.numpy())
         self._count += len(codes)
 
     def finished(self) -> quantized_files.QuantizationError:
@@ -151,7 +152,6 @@ class _Writer:
             raise ValueError(
                 f"progress gave blocks of {self._count} rows; expected all that it got, of {self.shape[0]} rows"
             )
-        self._file.flush()  # type: ignore[attr-defined]
         return self.losses.error()
 
 

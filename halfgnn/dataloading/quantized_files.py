@@ -49,10 +49,10 @@ def note(path: Path) -> Path:
     return _beside(path, "json")
 
 
-def _is_note(told: Path) -> bool:
-    """Whether the file says first that it is of this format. Others may be large."""
+def has_note(path: Path) -> bool:
+    """Whether the .json beside a file says first that it is of this format. Others may be large."""
     try:
-        with told.open(errors="replace") as file:
+        with note(path).open(errors="replace") as file:
             return FORMAT in file.read(_START)
     except (FileNotFoundError, IsADirectoryError):
         return False
@@ -76,7 +76,7 @@ def check_out(path: Path, source: Path | None) -> None:
             raise ValueError(
                 f"out is {str(path)!r}, and {file} is a folder; expected a name whose files may be written"
             )
-    if told.exists() and not _is_note(told):
+    if told.exists() and not has_note(path):
         raise ValueError(
             f"out is {str(path)!r}, and {told} is no file of halfgnn; expected a name whose .json may be written"
         )
@@ -134,7 +134,7 @@ def read(path: Path) -> tuple[store_files.Layout, Tensor, Tensor | None, Quantiz
     """The layout of codes, their scale and zero point, and the error that they were written with. None without a note of this
     format beside the file."""
     told = note(path)
-    if not _is_note(told):
+    if not has_note(path):
         return None
     try:
         content = store_files.parsed(told.read_bytes())

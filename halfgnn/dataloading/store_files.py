@@ -63,6 +63,32 @@ class File:
             self.mapped.madvise(mmap.MADV_WILLNEED, begin, end - begin)
 
 
+class NewFile:
+    """A .npy file of rows, which are written in any order. A mapped file would end the process when the disk is full."""
+
+    def __init__(self, path: Path, dtype: Any, shape: tuple[int, ...]):
+        import numpy as np
+
+        descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+        self._row = int(torch.Size(shape[1:]).numel()) * np.dtype(dtype).itemsize
+        self._file = path.open("wb")
+        np.lib.format.write_array_header_1_0(
+            self._file, {"descr": descr, "fortran_order": False, "shape": tuple(shape)}
+        )
+        self._begin = self._file.tell()
+
+    def write(self, first: int, rows: Any) -> None:
+        """rows: a numpy array of the file's dtype. Raises OSError if it cannot be written."""
+        self._file.seek(self._begin + first * self._row)
+        self._file.write(rows.tobytes())
+
+    def __enter__(self) -> NewFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
 def _truncated(path: Path, size: int, layout: Layout) -> str:
     return f"{path} has {size} bytes; expected {layout.end}, for {layout.shape} of {layout.dtype}: it is truncated"
 

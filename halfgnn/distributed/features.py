@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..dataloading import FeatureStore
+from ..dataloading.store_files import NewFile
 from .partition import read, read_part, shown
 from .union import Kind, Union
 
@@ -102,10 +102,7 @@ def write_rows(path: Path, store: FeatureStore, ids: Tensor) -> None:
     """A file of the rows of these ids, copied in pieces."""
     dtype = torch.empty(0, dtype=store.dtype).numpy().dtype
     partial = path.with_suffix(".partial")  # so that what is killed leaves no rows of zeros
-    rows = np.lib.format.open_memmap(partial, "w+", dtype, (ids.shape[0], *store.shape[1:]))
-    for start in range(0, ids.shape[0], _ROWS):
-        piece = ids[start : start + _ROWS]
-        rows[start : start + piece.shape[0]] = store.gather(piece).cpu().numpy()
-    rows.flush()
-    del rows
+    with NewFile(partial, dtype, (ids.shape[0], *store.shape[1:])) as rows:
+        for start in range(0, ids.shape[0], _ROWS):
+            rows.write(start, store.gather(ids[start : start + _ROWS]).cpu().numpy())
     partial.replace(path)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import halfgnn
-from halfgnn.dataloading import FeatureStore, infer_by_layers
+from halfgnn.dataloading import FeatureStore, infer_by_layers, quantize
 from halfgnn.nn import GATConv, SAGEConv
 
 NODES, EDGES, WIDTH = 101, 700, 6
@@ -70,3 +70,23 @@ def test_wrong_calls(graph, layers, tmp_path):
     bipartite = halfgnn.Graph.from_edges(torch.tensor([0]), torch.tensor([0]), num_src=2, num_dst=1)
     with pytest.raises(ValueError, match="g has 2 sources and 1 destinations"):
         infer_by_layers(layers, bipartite, x[:2], path)
+
+
+def test_a_file_that_cannot_be_completed_is_left_as_it_was(tmp_path, graph):
+    features = torch.randn(NODES, WIDTH)
+    path = tmp_path / "rows.npy"
+    np.save(path, features.numpy())
+    copied = [lambda block, x: 2 * x[: block.num_dst_nodes()]]
+    wider = iter(range(1, 9))
+    for layer, match in (
+        (lambda block, x: x[: block.num_dst_nodes()].repeat(1, next(wider)), r"rows of \(12,\) after rows of \(6,\)"),
+        (lambda block, x: x[:1], "layers.0. returned shape"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            infer_by_layers([layer], graph, FeatureStore.open(path), path, batch_size=9)
+        assert np.array_equal(np.load(path), features.numpy()) and len(list(tmp_path.iterdir())) == 1
+    quantize(features, tmp_path / "x.npy", torch.uint8)
+    with pytest.raises(ValueError, match=r"path is '.*x\.npy', whose \.json says that it has codes"):
+        infer_by_layers(copied, graph, features, tmp_path / "x.npy")
+    doubled = infer_by_layers(copied, graph, FeatureStore.open(path), path, batch_size=9, dtype=torch.float32)
+    assert torch.equal(doubled.gather(torch.arange(NODES)), 2 * features) and doubled.path == path

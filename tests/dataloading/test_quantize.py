@@ -1,6 +1,7 @@
 """quantize: errors of at most half a step, what has no code, files, and sources of every kind."""
 
 import json
+import resource
 import sys
 from pathlib import Path
 
@@ -371,6 +372,20 @@ def test_a_process_that_ends_while_it_writes(tmp_path, monkeypatch, steps):
         return
     got = store.gather(torch.arange(4)).float()
     assert (got - (before if steps < 2 else after)).abs().max() <= 0.6
+
+
+def test_a_full_disk_is_an_error(tmp_path):
+    """Not the end of the process, as with a mapped file. The limit of a file's size stands in for the disk."""
+    quantize(torch.ones(4, 3), tmp_path / "x.npy", torch.int8)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            quantize(torch.rand(1000, 100), tmp_path / "x.npy", torch.uint8, block_rows=100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
 def test_a_file_that_is_written_while_it_is_opened(tmp_path, monkeypatch):
