@@ -62,7 +62,8 @@ def quantize(
         TypeError: a dtype that is none of these, or a source of complex numbers.
         ValueError: nan or inf that dtype has no code for (only the float8 types have nan, and only torch.float8_e5m2 inf), or a
             number beyond float32, with its row and column; an `out` that is no .npy file, whose files would overwrite the source,
-            or beside which a .json of somebody else lies; another scale; a `progress` that leaves blocks out; or of FeatureStore.
+            beside which a .json of somebody else lies, or that another process writes; another scale; a `progress` that leaves
+            blocks out; or of FeatureStore.
     """
     if dtype not in CODES:
         raise TypeError(
@@ -80,27 +81,31 @@ def quantize(
     wrap = progress or (lambda items: items)
     codes = quantized_files.files_of(path)["partial codes"]
     stored = np.int8 if dtype == torch.int8 else np.uint8
-    try:
-        with NewFile(codes, stored, tuple(store.shape)) as file:
+    with NewFile(codes, stored, tuple(store.shape)) as file:  # nobody else writes them until they are in place
+        try:
             writer = _Writer(file, store.shape, dtype)
-            if isinstance(scale, str):
-                check_name(scale, "scale", _PER)
-                if zero_point is not None:
-                    raise ValueError(f"zero_point is given beside scale={scale!r}; expected scales that are given too")
-                if scale == "row":
-                    scales = _write_by_row(wrap(blocks), writer)
-                else:
-                    scales = _scales_of_all(wrap(blocks), store.shape, dtype, scale)
-                    _write_with(wrap(blocks), writer, scales)
-            else:
-                scales = Scales(scale, zero_point, torch.empty(1, dtype=dtype).expand(store.shape))
-                _write_with(wrap(blocks), writer, scales, may_saturate=True)
-        error = writer.finished()
-        quantized_files.write(path, dtype, tuple(store.shape), scales, error)
-    except BaseException:
-        quantized_files.remove_partial(path)
-        raise
+            scales = _write_codes(lambda: wrap(blocks), writer, scale, zero_point)
+            quantized_files.write(path, dtype, tuple(store.shape), scales, writer.finished())
+        except BaseException:
+            quantized_files.remove_partial(path)
+            raise
     return FeatureStore.open(path)
+
+
+def _write_codes(passes: Callable[[], Iterable[Block]], writer: _Writer, scale: Any, zero_point: Any) -> Scales:
+    """passes: begins a pass over the blocks."""
+    if not isinstance(scale, str):
+        scales = Scales(scale, zero_point, torch.empty(1, dtype=writer.dtype).expand(writer.shape))
+        _write_with(passes(), writer, scales, may_saturate=True)
+        return scales
+    check_name(scale, "scale", _PER)
+    if zero_point is not None:
+        raise ValueError(f"zero_point is given beside scale={scale!r}; expected scales that are given too")
+    if scale == "row":
+        return _write_by_row(passes(), writer)
+    scales = _scales_of_all(passes(), writer.shape, writer.dtype, scale)
+    _write_with(passes(), writer, scales)
+    return scales
 
 
 def _store_of(source: Any) -> FeatureStore:
@@ -152,6 +157,7 @@ class _Writer:
             raise ValueError(
                 f"progress gave blocks of {self._count} rows; expected all that it got, of {self.shape[0]} rows"
             )
+        self._file.flush()
         return self.losses.error()
 
 

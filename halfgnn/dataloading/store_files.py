@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import mmap
+import os
 import struct
 import warnings
 from dataclasses import dataclass, replace
@@ -64,23 +66,47 @@ class File:
 
 
 class NewFile:
-    """A .npy file of rows, which are written in any order. A mapped file would end the process when the disk is full."""
+    """A .npy file of rows, which are written in any order. A mapped file would end the process when the disk is full.
+
+    Raises:
+        ValueError: another process or thread is writing it. OSError: it cannot be written.
+    """
 
     def __init__(self, path: Path, dtype: Any, shape: tuple[int, ...]):
         import numpy as np
 
         descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
         self._row = int(torch.Size(shape[1:]).numel()) * np.dtype(dtype).itemsize
-        self._file = path.open("wb")
+        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb")
+        if not self._is_locked(path):
+            self._file.close()
+            raise ValueError(f"{path} is being written by another process or thread; expected one at a time")
+        self._file.truncate()
         np.lib.format.write_array_header_1_0(
             self._file, {"descr": descr, "fortran_order": False, "shape": tuple(shape)}
         )
         self._begin = self._file.tell()
 
+    def _is_locked(self, path: Path) -> bool:
+        """For this object alone, until it is closed or its process ends."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            pass
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), path.stat())
+        except FileNotFoundError:  # who had it has moved it
+            return False
+
     def write(self, first: int, rows: Any) -> None:
         """rows: a numpy array of the file's dtype. Raises OSError if it cannot be written."""
         self._file.seek(self._begin + first * self._row)
         self._file.write(rows.tobytes())
+
+    def flush(self) -> None:
+        self._file.flush()
 
     def __enter__(self) -> NewFile:
         return self

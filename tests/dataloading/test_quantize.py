@@ -374,6 +374,21 @@ def test_a_process_that_ends_while_it_writes(tmp_path, monkeypatch, steps):
     assert (got - (before if steps < 2 else after)).abs().max() <= 0.6
 
 
+def test_two_at_a_time_do_not_mix(tmp_path):
+    """As if every process of a training quantized the same file."""
+    x = torch.rand(40, 5)
+
+    def twice(blocks):
+        for block in blocks:
+            with pytest.raises(ValueError, match="is being written by another process or thread"):
+                quantize(-x, tmp_path / "x.npy", torch.int8)
+            yield block
+
+    store = quantize(x, tmp_path / "x.npy", torch.uint8, block_rows=20, progress=twice)
+    assert store.data.dtype == torch.uint8 and (store.gather(torch.arange(40)).float() - x).abs().max() < 0.003
+    assert (quantize(-x, tmp_path / "x.npy", torch.int8).gather(torch.arange(40)) <= 0).all()
+
+
 def test_a_full_disk_is_an_error(tmp_path):
     """Not the end of the process, as with a mapped file. The limit of a file's size stands in for the disk."""
     quantize(torch.ones(4, 3), tmp_path / "x.npy", torch.int8)
