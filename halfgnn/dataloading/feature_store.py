@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..common.arguments import checked_size
 from ..common.ids import check_ids, check_range
 from ..ops import gather_rows
 from . import quantized_files, store_files
@@ -78,7 +79,8 @@ class FeatureStore:
             )
         self.data = data.detach()
         self._file = file
-        self.num_threads = (_FILE_THREADS if file else 0) if num_threads is None else num_threads
+        threads = (_FILE_THREADS if file else 0) if num_threads is None else num_threads
+        self.num_threads = checked_size(threads, "num_threads")
         self._scales, self._dtype = _scales_of(self.data, scale, zero_point), self.data.dtype
         self._on_devices: dict[torch.device, Scales] = {}
         if self._scales is not None:

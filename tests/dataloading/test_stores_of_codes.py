@@ -380,6 +380,8 @@ def test_wrong_scales_and_dtypes(tmp_path):
         (lambda: FeatureStore(data, scale="row"), TypeError, "scale is a str; expected a number"),
         (lambda: FeatureStore(data, scale=scale.to_sparse()), TypeError, "scale has layout torch.sparse_coo; expected a dense"),
         (lambda: FeatureStore(data, scale=1j), TypeError, "scale has dtype torch.complex64; expected real numbers"),
+        (lambda: FeatureStore(data, scale=scale, num_threads=1.5), TypeError, "num_threads is 1.5; expected an integer"),
+        (lambda: FeatureStore(data, scale=scale, num_threads=-1), ValueError, "num_threads is -1; expected an integer"),
         (lambda: FeatureStore(data, scale=True), TypeError, "scale has dtype torch.bool"),
         (lambda: FeatureStore(data, scale=scale, zero_point=zero[:9]), ValueError, r"zero_point has shape \(9, 1\)"),
         (lambda: FeatureStore(data, scale=scale, zero_point=zero.new_ones(24)), ValueError, r"zero_point has shape \(24,\)"),
