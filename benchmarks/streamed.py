@@ -6,7 +6,8 @@
 
 Three SAGEConv, fp32. Run `step` under a limit of memory, which counts the pages of files too:
 
-    systemd-run --user --scope -p MemoryMax=512M -p MemorySwapMax=0 python -m benchmarks.streamed step FOLDER
+    export MALLOC_MMAP_THRESHOLD_=1000000 THP_MEM_ALLOC_ENABLE=1  # freed blocks go back at once, and come as large pages
+    systemd-run --user --scope -p MemoryMax=768M -p MemorySwapMax=0 python -m benchmarks.streamed step FOLDER --width 768
 """
 
 from __future__ import annotations
