@@ -20,8 +20,8 @@ TORCH_LIBRARY(halfgnn_yardsticks, m) {
       "Tensor");
 
   // To be read, and an oracle for tests: a kernel per family in plain loops. CSC with int32 ids; x (rows, heads, dim),
-  // weight and logits (edges, heads) in the order of the matrix. score: gat (leaky of of_src + of_dst, (rows, heads, 1)),
-  // gatv2 (with attn (heads, dim)) or dot; constant: LeakyReLU's slope, or what dots are multiplied with.
+  // weight and logits (edges, heads) in the order of the matrix. score: gat (leaky of of_src + of_dst, (rows, heads,
+  // 1)), gatv2 (with attn (heads, dim)) or dot; constant: LeakyReLU's slope, or what dots are multiplied with.
   m.def("naive_sum(Tensor indptr, Tensor indices, Tensor x, Tensor weight) -> Tensor");
   m.def("naive_max(Tensor indptr, Tensor indices, Tensor x) -> (Tensor out, Tensor winner)");
   m.def("naive_dot(Tensor indptr, Tensor indices, Tensor x, Tensor y) -> Tensor");

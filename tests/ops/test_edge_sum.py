@@ -21,7 +21,9 @@ WIDTHS = [8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 100, 128, 200]  # bl
 @pytest.mark.parametrize("device", DEVICES)
 def test_example(device):
     g, x = support.example(device)
-    rows = torch.tensor([-2.0, 0.0, -10.0, 1.0], device=device)[:, None].repeat(1, 4)  # of 0 -> 1, 1 -> 2, 2 -> 0, 2 -> 1
+    rows = torch.tensor([-2.0, 0.0, -10.0, 1.0], device=device)[:, None].repeat(
+        1, 4
+    )  # of 0 -> 1, 1 -> 2, 2 -> 0, 2 -> 1
     assert ops.u_add_e_sum(g, x, rows).tolist() == [[-1, 0, 1, 2], [9, 11, 13, 15], [5, 6, 7, 8]]
     assert ops.u_relu_add_e_sum(g, x, rows).tolist() == [[0, 0, 1, 2], [10, 11, 13, 15], [5, 6, 7, 8]]
     assert ops.u_mul_e_sum(g, x, rows).tolist() == [[-90, -100, -110, -120], [7, 6, 5, 4], [0, 0, 0, 0]]
