@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from halfgnn.dataloading import FeatureStore
-from halfgnn.dataloading.quantized_files import QuantizationError, write
+from halfgnn.dataloading.quantized_files import QuantizationError, files_of, write
+from halfgnn.dataloading.scales import Scales
 
 from . import records, rows
 from .cells import markdown, number
@@ -101,11 +102,11 @@ def _in_files(folder: Path, num_rows: int, width: int) -> dict[tuple[str, str], 
         if name == "fp16":
             np.save(path, data.numpy())
         else:
-            np.save(folder / "codes.npy", data.view(torch.uint8).numpy())
+            np.save(files_of(path)["partial codes"], data.view(torch.uint8).numpy())
             scale = _scale(per, num_rows, width)
             zero = torch.full(scale.shape, 100.0) if name == "uint8" else None
             nothing = QuantizationError(0.0, 0.0, (), ())
-            write(path, folder / "codes.npy", TYPES[name], (num_rows, width), scale, zero, nothing)
+            write(path, TYPES[name], (num_rows, width), Scales.unchecked(scale, zero), nothing)
         del data
         made[name, per] = lambda path=path: _uncached(path)  # type: ignore[misc]
     return made
@@ -196,6 +197,7 @@ def run(options: argparse.Namespace) -> int:
     source["command"] = f"python -m benchmarks features {arguments}"
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         found = measure(options, Path(folder), source)
+    found = [records.as_kept(row) for row in found]
     print(render(found), flush=True)
     if options.out is not None:
         records.append(options.out / KEPT, FeatureRow, found)
