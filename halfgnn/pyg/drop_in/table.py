@@ -24,6 +24,7 @@ from .adapters import (
     attention_modules,
     edge_index,
     edge_networks,
+    generated,
     index_add,
     indexing,
     propagate,
@@ -31,7 +32,6 @@ from .adapters import (
     sizes,
     softmax,
     spmm,
-    tiles,
 )
 from .message import Message, guard_autograd, on_tensors
 from .options import ON
@@ -64,7 +64,7 @@ TABLE = [
     Row(nn.TransformerConv, "forward", attention_modules.transformer_conv, "fuse"),
     Row(nn.EdgeConv, "forward", edge_networks.edge_conv, "fuse"),
     Row(schnet.CFConv, "forward", edge_networks.cf_conv, "fuse"),
-    Row(nn.MessagePassing, "_set_jittable_templates", tiles.set_templates, "tiles"),
+    Row(nn.MessagePassing, "_set_jittable_templates", generated.set_templates),
     Row("torch", "index_select", indexing.index_select),
     Row(Tensor, "index_select", indexing.index_select_of_tensor),
     Row(Tensor, "__getitem__", indexing.getitem),
@@ -146,6 +146,7 @@ def _chosen(fuse: Any, half: Any, products: Any, tile: Any) -> dict[str, Any]:
 def _install(bindings: Bindings) -> None:
     guard_autograd()
     _table.bind(bindings)
+    generated.install(bindings)
     inductor.install(bindings)
 
 
@@ -158,8 +159,7 @@ def _installer(option: str) -> Callable[[Bindings], None]:
 
 
 def _install_tiles(bindings: Bindings) -> None:
-    tiles.install(bindings)
-    _table.bind(bindings, "tiles")
+    generated.install(bindings, "tiles")
 
 
 def _set_tile(tile: int | str | None) -> None:

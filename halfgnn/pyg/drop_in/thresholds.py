@@ -19,6 +19,7 @@ class Limits(NamedTuple):
 
 LIMITS = {
     "message": Limits((131_072, 98_304), (524_288, 294_912), 1, 1),
+    "known message": Limits((4_096, 4_096), (294_912, 294_912), 1, 1),
     "attention": Limits((0, 0), (65_536, 65_536), 1, 1),
     "attention without loops": Limits((24_576, 24_576), (65_536, 65_536), 1, 1),
     "attention with edges": Limits((65_536, 65_536), (131_072, 131_072), 1, 1),

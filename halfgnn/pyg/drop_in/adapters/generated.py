@@ -1,25 +1,48 @@
-"""``MessagePassing.propagate`` and ``edge_updater`` of all classes under patch(tile=...)."""
+"""``MessagePassing.propagate`` and ``edge_updater``, which torch_geometric generates for each class.
+
+Messages that are known are reduced at once (known_messages); under patch(tile=...) modules run on tiles.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
+from ....drop_in.compiled import is_compiled
 from ....drop_in.gate import Reason
-from ....drop_in.wrappers import Bindings, wrapper
+from ....drop_in.table import ALWAYS
+from ....drop_in.wrappers import Bindings, inline, wrapper
 from ....drop_in.wrappers import Route as Original
 from ..accounts import fell_back, routed
 from ..gate import FallBack
 from ..options import ON
 from ..tile_call import Step, is_in_tile, propagation_step, update_step
 from ..tiles import in_tiles
+from .known_messages import propagated
 
 
-def _propagate(original: Original, self: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
-    if ON.tile is None or args or is_in_tile():
-        return original(self, edge_index, *args, **kwargs)
+@inline
+def propagate(original: Original) -> Original:
+    """``MessagePassing.propagate`` of a class."""
+    left_alone, on, ordinary, known, of_tiles = is_compiled, ON, Tensor, propagated, _propagate_in_tiles
+
+    def propagate_or_reduce(self: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+        if args or left_alone():
+            return original(self, edge_index, *args, **kwargs)
+        if on.tile is not None:
+            return of_tiles(original, self, edge_index, kwargs)
+        out = known(self, edge_index, kwargs) if type(edge_index) is ordinary else None
+        return original(self, edge_index, **kwargs) if out is None else out
+
+    return propagate_or_reduce
+
+
+def _propagate_in_tiles(original: Original, self: Any, edge_index: Any, kwargs: dict[str, Any]) -> Any:
+    if is_in_tile():
+        return original(self, edge_index, **kwargs)
     try:
         of_update = _arguments_of_update(self, kwargs)
         out = _tiled("propagate", self, propagation_step(self), edge_index, kwargs)
@@ -54,34 +77,34 @@ def _arguments_of_update(conv: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     return {name: kwargs[name] for name in names if name in kwargs}
 
 
-def install(bindings: Bindings) -> None:
+# The methods, by the option of the drop-in with which they are bound.
+_METHODS = {ALWAYS: {"propagate": propagate}, "tiles": {"edge_updater": _edge_updater}}
+_bindings: dict[str, Bindings] = {}
+
+
+def install(bindings: Bindings, option: str = ALWAYS) -> None:
     """Binds the methods of all classes, which torch_geometric makes for each; and of those that are made from here on."""
-    global _bindings
-    _bindings = bindings
+    _bindings[option] = bindings
     for owner in _classes(MessagePassing):
-        _bind(owner)
-
-
-_bindings: Bindings | None = None
-_METHODS = {"propagate": _propagate, "edge_updater": _edge_updater}
+        _bind(owner, option)
 
 
 def set_templates(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     """``MessagePassing._set_jittable_templates``, which makes the methods of a class with its first module."""
     result = original(self, *args, **kwargs)
-    if ON.tile is not None:
-        _bind(type(self))
+    for option, bindings in _bindings.items():
+        if bindings:
+            _bind(type(self), option)
     return result
 
 
-def _bind(owner: type) -> None:
-    assert _bindings is not None
-    for name, adapter in _METHODS.items():
+def _bind(owner: type, option: str) -> None:
+    for name, adapter in _METHODS[option].items():
         method = vars(owner).get(name)
-        if _is_generated(owner, method) and not hasattr(method, "__halfgnn_tile__"):
+        if _is_generated(owner, method) and not hasattr(method, "__halfgnn__"):
             new = wrapper(method, adapter)
-            new.__halfgnn_tile__ = True
-            _bindings.bind(owner, name, new)
+            new.__halfgnn__ = True
+            _bindings[option].bind(owner, name, new)
 
 
 def _is_generated(owner: type, method: Any) -> bool:

@@ -1,0 +1,278 @@
+"""Messages that are known by the code of a class's message(): reduced at once, with torch_geometric's results and errors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_geometric.nn as theirs
+from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import scatter
+
+import halfgnn.pyg
+from halfgnn.pyg.drop_in.adapters import known_messages
+from tests.support_nn import randn
+
+NODES, EDGES, WIDTH = 40, 300, 8
+KNOWN = (
+    *(
+        "APPNP",
+        "ARMAConv",
+        "ChebConv",
+        "ClusterGCNConv",
+        "GCN2Conv",
+        "GCNConv",
+        "GINConv",
+        "GatedGraphConv",
+        "GraphConv",
+    ),
+    *("LGConv", "LabelPropagation", "MFConv", "MixHopConv", "PANConv", "PDNConv", "SAGEConv", "SGConv", "SSGConv"),
+    *("SignedConv", "SimpleConv", "TAGConv", "WLConvContinuous"),
+)
+OTHERS = (
+    "AGNNConv",
+    "GATConv",
+    "GINEConv",
+    "FAConv",
+    "PNAConv",
+    "RGCNConv",
+    "GENConv",
+    "EdgeConv",
+    "LEConv",
+    "TransformerConv",
+)
+
+
+def edges(num_src=NODES, num_dst=NODES):
+    generator = torch.Generator().manual_seed(1)
+    return torch.stack([torch.randint(n, (EDGES,), generator=generator) for n in (num_src, num_dst)])
+
+
+class Weighted(MessagePassing):
+    """Messages of a program: other names, a docstring."""
+
+    def forward(self, h, edge_index, norm, size=None):
+        return self.propagate(edge_index, h=h, norm=norm, size=size)
+
+    def message(self, h_j, norm):
+        """Rows times weights."""
+        return norm.view(-1, 1) * h_j
+
+
+class Rows(MessagePassing):
+    def forward(self, x, edge_index, size=None):
+        return self.propagate(edge_index, x=x, size=size)
+
+
+class Twice(Rows):
+    def message(self, x_j):
+        return 2 * x_j
+
+
+class Maximum(Rows):
+    def aggregate(self, inputs, index, ptr=None, dim_size=None):
+        return scatter(inputs, index, 0, dim_size, "max")
+
+
+class Negated(Rows):
+    def update(self, inputs):
+        return -inputs
+
+
+def results(conv, *args, **kwargs):
+    """Of the call and its gradients."""
+    leaves = [x for x in args if isinstance(x, torch.Tensor) and x.requires_grad]
+    out = conv(*args, **kwargs)
+    upstream = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    return out, *(torch.autograd.grad(out, leaves, upstream) if leaves else ())
+
+
+def taken(monkeypatch):
+    """The results that known_messages returned, in a list."""
+    found = []
+    original = known_messages._reduced
+    monkeypatch.setattr(known_messages, "_reduced", lambda *args: found.append(original(*args)) or found[-1])
+    return found
+
+
+def check(monkeypatch, conv, *args, count=1, tolerance=1e-5, **kwargs):
+    """The third call under the drop-in has PyG's results. count: of propagate() calls in it that are reduced at once."""
+    expected = results(conv, *args, **kwargs)
+    with halfgnn.pyg.accelerate():
+        for _ in range(2):
+            results(conv, *args, **kwargs)
+        found = taken(monkeypatch)
+        actual = results(conv, *args, **kwargs)
+    assert len(found) == count
+    for a, b in zip(actual, expected, strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_classes_whose_messages_are_known(name):
+    cls = getattr(theirs, name)
+    assert known_messages._find_out(cls.message, cls.aggregate, cls.update) is not None
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_classes_whose_messages_are_not(name):
+    cls = getattr(theirs, name)
+    assert known_messages._find_out(cls.message, cls.aggregate, cls.update) is None
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean", "max", "min"])
+@pytest.mark.parametrize("make", [Rows, Weighted])
+def test_reductions(monkeypatch, make, aggr):
+    inputs = [randn(NODES, WIDTH).requires_grad_(), edges()]
+    inputs += [randn(EDGES, seed=2).requires_grad_()] if make is Weighted else []
+    check(monkeypatch, make(aggr=aggr), *inputs)
+
+
+@pytest.mark.parametrize("shape", [(EDGES,), (EDGES, 1), (1, EDGES)])
+def test_weights_of_any_shape_that_view_takes(monkeypatch, shape):
+    check(monkeypatch, Weighted(), randn(NODES, WIDTH), edges(), randn(*shape, seed=2))
+
+
+def test_weights_that_are_optional(monkeypatch):
+    conv = theirs.GraphConv(WIDTH, 4)
+    check(monkeypatch, conv, randn(NODES, WIDTH), edges())
+    check(monkeypatch, conv, randn(NODES, WIDTH), edges(), randn(EDGES, seed=2))
+
+
+@pytest.mark.parametrize("size", [None, (NODES, 25), (None, 25)])
+@pytest.mark.parametrize("dst", [25, None])
+def test_two_kinds_of_nodes(monkeypatch, dst, size):
+    x = randn(NODES, WIDTH), None if dst is None else randn(dst, WIDTH, seed=2)
+    check(monkeypatch, Rows(), x, edges(NODES, 25), size=size)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("make", ["GCNConv", "SAGEConv", "GraphConv"])
+def test_autocast_gives_the_dtypes_of_pyg(monkeypatch, make, dtype):
+    conv = getattr(theirs, make)(WIDTH, 4)
+    with torch.autocast("cpu", dtype):
+        check(monkeypatch, conv, randn(NODES, WIDTH).requires_grad_(), edges(), tolerance=2e-2)
+
+
+@pytest.mark.parametrize("weight", [torch.float16, torch.float32])
+def test_half_features_are_rounded_as_pygs(monkeypatch, weight):
+    """Their products with fp32 weights are fp32, and so is the sum."""
+    check(monkeypatch, Weighted(), randn(NODES, WIDTH).half(), edges(), randn(EDGES, seed=2).to(weight), tolerance=1e-2)
+
+
+def test_half_under_patch_half(monkeypatch):
+    conv, x, e = theirs.GCNConv(WIDTH, 4, bias=False), randn(NODES, WIDTH), edges()
+    with halfgnn.pyg.accelerate(half=True), torch.autocast("cpu", torch.bfloat16):
+        out = [conv(x, e) for _ in range(3)]
+    assert [y.dtype for y in out] == [torch.bfloat16] * 3
+    torch.testing.assert_close(out[2].float(), conv(x, e), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("name, args, count", [
+    ("GCNConv", (WIDTH, 4), 1), ("ChebConv", (WIDTH, 4, 3), 2), ("TAGConv", (WIDTH, 4, 3), 3), ("SGConv", (WIDTH, 4, 2), 2),
+    ("LGConv", (), 1), ("APPNP", (2, 0.1), 2), ("ClusterGCNConv", (WIDTH, 4), 1), ("MFConv", (WIDTH, 4), 1),
+    ("GatedGraphConv", (WIDTH, 2), 2), ("SimpleConv", (), 1),
+])  # fmt: skip
+def test_modules_of_pyg(monkeypatch, name, args, count):
+    check(monkeypatch, getattr(theirs, name)(*args), randn(NODES, WIDTH).requires_grad_(), edges(), count=count)
+
+
+@pytest.mark.parametrize("make", [Twice, Maximum, Negated])
+def test_what_a_class_does_otherwise_is_left_to_it(monkeypatch, make):
+    check(monkeypatch, make(), randn(NODES, WIDTH), edges(), count=0)
+
+
+def test_steps_of_a_module_itself_are_left_to_it(monkeypatch):
+    conv = Rows()
+    conv.message = lambda x_j: 3 * x_j
+    check(monkeypatch, conv, randn(NODES, WIDTH), edges(), count=0)
+
+
+def test_a_message_that_a_class_gets_later_is_seen(monkeypatch):
+    class Changed(Rows):
+        pass
+
+    x, e = randn(NODES, WIDTH), edges()
+    check(monkeypatch, Changed(), x, e)
+    Changed.message = Twice.message
+    check(monkeypatch, Changed(), x, e, count=0)
+
+
+@pytest.mark.parametrize("step", ["propagate", "message", "aggregate"])
+def test_hooks_are_called(step):
+    conv, x, e, calls = Rows(), randn(NODES, WIDTH), edges(), []
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            conv(x, e)
+        getattr(conv, f"register_{step}_forward_hook")(lambda *args: calls.append(step))
+        conv(x, e)
+    assert calls == [step]
+
+
+def test_flow_and_aggregations_of_other_kinds(monkeypatch):
+    x, e = randn(NODES, WIDTH), edges()
+    check(monkeypatch, Rows(flow="target_to_source"), x, e, count=0)
+    check(monkeypatch, Rows(aggr="median"), x, e, count=0)
+    check(monkeypatch, Rows(aggr=["sum", "max"]), x, e, count=0)
+
+
+@pytest.mark.parametrize("change", [
+    lambda x, e: (x, e, (NODES + 1, NODES)), lambda x, e: (x, e + NODES), lambda x, e: (x, e.float()),
+    lambda x, e: (x[:, None], e[:1]), lambda x, e: ((x, x, x), e), lambda x, e: (x, e, (NODES,)),
+])  # fmt: skip
+def test_errors_are_those_of_pyg(change):
+    conv, x, e = Rows(), randn(NODES, WIDTH), edges()
+    args = change(x, e)
+    with pytest.raises(Exception) as expected:
+        conv(*args)
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            conv(x, e)
+        with pytest.raises(expected.type):
+            conv(*args)
+
+
+def test_arguments_that_propagate_does_not_take_are_refused():
+    conv, x, e = Rows(), randn(NODES, WIDTH), edges()
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            conv(x, e)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'y'"):
+            conv.propagate(e, x=x, y=x)
+        with pytest.raises(TypeError, match="edge_weight"):
+            theirs.SGConv(WIDTH, 4).propagate(e, x=x)
+
+
+def test_operands_may_be_modified_afterwards():
+    """torch_geometric's product keeps both operands; halfgnn's must not see what is written later."""
+    e, conv = edges(), Weighted()
+    x, weight = randn(NODES, WIDTH).requires_grad_(), randn(EDGES, seed=2).requires_grad_()
+    expected = results(conv, x, e, weight)
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            rows, factors = x * 1, weight * 1
+            out = conv(rows, e, factors)
+            rows.mul_(5)
+            factors.mul_(5)
+        upstream = torch.linspace(-1, 1, out.numel()).view_as(out)
+        found = torch.autograd.grad(out, (x, weight), upstream)
+    for a, b in zip((out, *found), expected):
+        torch.testing.assert_close(a, b)
+
+
+def test_calls_are_counted(monkeypatch):
+    conv, x, e = Rows(aggr="mean"), randn(NODES, WIDTH), edges()
+    with halfgnn.pyg.accelerate():
+        for _ in range(4):
+            conv(x, e)
+    assert halfgnn.pyg.stats()["routed"] == {"gspmm:copy_u_mean": 4}
+
+
+def test_an_edge_index_that_is_written_to_has_another_graph(monkeypatch):
+    conv, x, e = Rows(), randn(NODES, WIDTH), edges()
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            conv(x, e)
+        e[1] = e[1].flip(0)
+        out = conv(x, e)
+    torch.testing.assert_close(out, conv(x, e))
