@@ -68,6 +68,7 @@ CPU_KERNELS = [
     "edge_softmax",
     "attention/gat",
     "attention/pair",
+    "head_logits",
     "dequantize",
     "table",
 ]

@@ -143,6 +143,12 @@ HALFGNN_SCHEMAS(m) {
       "Tensor attn_dst, Tensor? edge_logits, float negative_slope, float dropout_p, Tensor? seed, Tensor grad, "
       "Tensor out, Tensor lse, Tensor out_residual, Tensor positive, bool need_edge_logits, bool short_rows=False) "
       "-> (Tensor grad_feat, Tensor grad_attn_src, Tensor grad_attn_dst, Tensor grad_edge_logits)");
+  // The logits of nodes, <attn[h], feat[n, h]> (N, H), of one or two attn (1, H, D), fp32 (fp64). The backward adds
+  // upstream, the gradient of feat itself, to that of feat, and returns the gradients of both attn in one tensor.
+  m.def("head_logits(Tensor feat, Tensor attn, Tensor? more_attn=None) -> (Tensor, Tensor)");
+  m.def(
+      "head_logits_backward(Tensor feat, Tensor attn, Tensor? more_attn, Tensor? grad, Tensor? more_grad, "
+      "Tensor? upstream, bool need_feat, bool need_attn) -> (Tensor grad_feat, Tensor grad_attns)");
   // GATv2, and what edges add (EdgeTerms in csrc/core/attention.h): edge_bias (E, H), and inside the LeakyReLU edge_key
   // (E, H, D), or edge_feat (E, C) times edge_weight (H, D, C).
   m.def(
@@ -223,6 +229,7 @@ void register_operators(Library& m) {
   register_gated_sum(m);
   register_gather_rows(m);
   register_graph(m);
+  register_head_logits(m);
   register_pair_attention(m);
   register_sddmm(m);
   register_segment_reduce(m);

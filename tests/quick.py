@@ -42,6 +42,7 @@ TESTS = {
     "gatv2_attention": (*ATTENTION, "gatv2_edges", "tensor_*"),
     "gsddmm": ("sddmm", "out_edges", "ends_of_heads"),
     "gspmm": ("spmm*", "edge_sum", "out_edges", "hub_accuracy", "short_rows", "row_schedule", "float32_gradient*"),
+    "head_logits": ("head_logits",),
     "segment_reduce": ("segment_reduce",),
     "u_add_v_add_e": ("u_add_v_add_e",),
 }

@@ -4,6 +4,7 @@
 #include "arguments.h"
 #include "attention.h"
 #include "gated_sum.h"
+#include "head_logits.h"
 
 namespace halfgnn {
 
@@ -43,6 +44,10 @@ struct Backend {
   void (*edge_softmax_backward)(const EdgeSoftmaxArgs&);
   void (*gat_attention)(const GatArgs&);
   void (*gat_attention_backward)(const GatArgs&);
+  void (*head_logits)(const HeadLogitsArgs&);
+  // Into how many parts head_logits_backward divides the rows; its num_parts is not read.
+  int64_t (*head_logits_parts)(const HeadLogitsBackwardArgs&);
+  void (*head_logits_backward)(const HeadLogitsBackwardArgs&);
   void (*pair_attention)(const PairAttentionArgs&);
   void (*pair_attention_backward)(const PairAttentionArgs&);
   // Whether pair_attention takes these terms of edges, of heads of `dim` elements, on the current device.

@@ -94,6 +94,28 @@ void edge_softmax(const EdgeSoftmaxArgs& args) {
            [&](int64_t begin, int64_t end) { (kernels().edge_softmax.*kKernel)(args, begin, end); });
 }
 
+void head_logits(const HeadLogitsArgs& args) {
+  for_items(args.rows, args.heads * args.dim,
+            [&](int64_t begin, int64_t end) { kernels().head_logits.forward(args, begin, end); });
+}
+
+// A number that does not depend on the threads.
+int64_t head_logits_parts(const HeadLogitsBackwardArgs& args) {
+  constexpr int64_t kValues = 1 << 16, kMost = 1024;
+  return std::clamp<int64_t>(args.rows * args.heads * args.dim / kValues, 1, std::min(kMost, args.rows));
+}
+
+void head_logits_backward(const HeadLogitsBackwardArgs& args) {
+  const int64_t part_bytes = args.count * args.heads * args.dim * (args.type == DType::kDouble ? 8 : 4);
+  for_items(args.num_parts, args.rows / args.num_parts * args.heads * args.dim, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      char* const sums = args.parts ? static_cast<char*>(args.parts) + part * part_bytes : nullptr;
+      kernels().head_logits.backward(args, sums, args.rows * part / args.num_parts,
+                                     args.rows * (part + 1) / args.num_parts);
+    }
+  });
+}
+
 // The kernels trust offsets: lengths that are negative or do not add up must not reach them.
 template <class I>
 void check_rising(const I* offsets, int64_t segments, int64_t num_rows) {
@@ -145,6 +167,9 @@ const Backend kBackend{
     edge_softmax<&EdgeSoftmaxKernels::backward>,
     gat_attention,
     gat_attention_backward,
+    head_logits,
+    head_logits_parts,
+    head_logits_backward,
     pair_attention,
     pair_attention_backward,
     [](const EdgeTerms&, DType, int64_t) { return true; },

@@ -9,6 +9,7 @@
 #include "../torch/tensor.h"
 #include "gather_rows.h"
 #include "kernels/attention/gat/gat_attention.h"
+#include "kernels/attention/gat/head_logits.h"
 #include "kernels/attention/pair/pair_attention.h"
 #include "kernels/general/backward.h"
 #include "kernels/graph/graph.h"
@@ -108,6 +109,9 @@ const Backend kBackend{
     [](const EdgeSoftmaxArgs& args) { run<edge_softmax_backward, edge_softmax_workspace>(args); },
     [](const GatArgs& args) { run<gat_attention, gat_attention_workspace>(args); },
     [](const GatArgs& args) { run<gat_attention_backward, gat_attention_backward_workspace>(args); },
+    [](const HeadLogitsArgs& args) { CHECK_CUDA(head_logits(args, Launch{current_stream()})); },
+    head_logits_parts,
+    [](const HeadLogitsBackwardArgs& args) { CHECK_CUDA(head_logits_backward(args, Launch{current_stream()})); },
     [](const PairAttentionArgs& args) { run<pair_attention, pair_attention_workspace>(args); },
     [](const PairAttentionArgs& args) { run<pair_attention_backward, pair_attention_backward_workspace>(args); },
     has_edge_terms,

@@ -43,9 +43,6 @@ GateOperands gate_operands(const Topology& csc, const Device& device, const Tens
   return x;
 }
 
-ScalarType accumulator(const Tensor& x) {
-  return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
-}
 void* data_or_null(Tensor& x, bool wanted) { return wanted ? x.mutable_data_ptr() : nullptr; }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> gated_sum(const Tensor& indptr, const Tensor& indices,

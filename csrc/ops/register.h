@@ -12,6 +12,7 @@ void register_gather_rows(Library& m);
 void register_gated_sum(Library& m);
 void register_graph(Library& m);
 void register_neighbor_sample(Library& m);  // of the CPU's key only
+void register_head_logits(Library& m);
 void register_pair_attention(Library& m);
 void register_reorder(Library& m);  // of the CPU's key only
 void register_sddmm(Library& m);

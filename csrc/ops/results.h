@@ -14,4 +14,9 @@ inline Tensor new_result(IntArrayRef sizes, const TensorOptions& options) {
   return result;
 }
 
+// The type in which values of x are summed, and results that are not rounded are returned.
+inline ScalarType accumulator(const Tensor& x) {
+  return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
 }  // namespace halfgnn

@@ -13,7 +13,8 @@ from ..common.layers import is_plain, is_unhooked
 from ..common.memory import empty
 from ..common.operands import is_linear
 from ..common.precision import HALF, computed_type, without_autocast
-from ..common.products import chunks, is_transformed, multiplies_slowly, widened_linear
+from ..common.products import is_transformed, multiplies_slowly, widened_linear
+from ..ops._head_logits import with_head_logits
 
 
 class _Kind(NamedTuple):
@@ -50,103 +51,47 @@ def widened(x: Tensor) -> Tensor:
 # ---- on the CPU --------------------------------------------------------------------------------------------------------------
 
 
-class _JoinedLinear(torch.autograd.Function):
-    """F.linear(h, weight, bias) and F.linear(h, more_weight, more_bias) of h (N, in).
+class _LargeLinear(torch.autograd.Function):
+    """F.linear of h (N, in), with results in huge pages: the memory of a large one takes longer to get than the product.
 
-    Their gradients of h are added where the first was made. The backward can be differentiated again.
+    The backward can be differentiated again.
     """
 
     @staticmethod
-    def forward(h, weight, bias, more_weight, more_bias):
+    def forward(h, weight, bias):
         product = empty(h, (h.shape[0], weight.shape[0]))
         if bias is None:
-            torch.mm(h, weight.t(), out=product)
-        else:
-            torch.addmm(bias, h, weight.t(), out=product)
-        return product, F.linear(h, more_weight, more_bias)
+            return torch.mm(h, weight.t(), out=product)
+        return torch.addmm(bias, h, weight.t(), out=product)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        h, weight, _, more_weight, _ = inputs
-        ctx.save_for_backward(h, weight, more_weight)
+        ctx.save_for_backward(*inputs[:2])
 
     @staticmethod
-    def backward(ctx, grad, more_grad):
-        h, weight, more_weight = ctx.saved_tensors
+    def backward(ctx, grad):
+        h, weight = ctx.saved_tensors
         needs = ctx.needs_input_grad
         with without_autocast(h.device):  # autocast may be on when the backward runs
             grad_h = None
             # The backward is to be differentiated, or maps over several gradients.
-            if needs[0] and (torch.is_grad_enabled() or is_transformed(grad, more_grad)):
-                grad_h = torch.addmm(grad @ weight, more_grad, more_weight)
+            if needs[0] and (torch.is_grad_enabled() or is_transformed(grad)):
+                grad_h = grad @ weight
             elif needs[0]:
-                grad_h = torch.mm(grad, weight, out=empty(h, h.shape)).addmm_(more_grad, more_weight)
-            return (
-                grad_h,
-                grad.t() @ h if needs[1] else None,
-                grad.sum(0) if needs[2] else None,
-                more_grad.t() @ h if needs[3] else None,
-                more_grad.sum(0) if needs[4] else None,
-            )
+                grad_h = torch.mm(grad, weight, out=empty(h, h.shape))
+            return grad_h, grad.t() @ h if needs[1] else None, grad.sum(0) if needs[2] else None
 
 
-class _HeadLogits(torch.autograd.Function):
-    """<attn, feat> for each attn of attns (A, H, D), and for feat (N, H, D): (A, N, H). Computed in the dtype of attns.
-
-    The products of a chunk of rows stay in the cache: as large as feat, they would take longer to be written than to be made. The
-    backward can be differentiated again.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(feat, attns):
-        if is_transformed():
-            return _head_logits(feat, attns)
-        logits = attns.new_empty(attns.shape[0], *feat.shape[:2])
-        for rows in chunks(feat.shape[0], 2 * feat.shape[1] * feat.shape[2]):
-            logits[:, rows] = _head_logits(feat[rows], attns)
-        return logits
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx, grad):
-        feat, attns = ctx.saved_tensors
-        need_feat, need_attns = ctx.needs_input_grad
-        with without_autocast(feat.device):  # autocast may be on when the backward runs
-            if is_transformed(grad):
-                return (
-                    _spread(grad, attns).to(feat.dtype) if need_feat else None,
-                    _weighted_rows(grad, feat.to(attns.dtype)) if need_attns else None,
-                )
-            grad_feat = empty(feat, feat.shape) if need_feat else None
-            grad_attns = torch.zeros_like(attns) if need_attns else None
-            for rows in chunks(feat.shape[0], 2 * feat.shape[1] * feat.shape[2]):
-                if grad_feat is not None:
-                    grad_feat[rows] = _spread(grad[:, rows], attns)
-                if grad_attns is not None:
-                    grad_attns += _weighted_rows(grad[:, rows], feat[rows].to(attns.dtype))
-        return grad_feat, grad_attns
+_LARGE = 1 << 20  # values of a product for which memory is taken like this
 
 
-def _head_logits(feat: Tensor, attns: Tensor) -> Tensor:
-    """One attn after the other, so that only one product is in the cache."""
-    wide = feat.to(attns.dtype)
-    return torch.stack([(wide * attn).sum(-1) for attn in attns])
-
-
-def _spread(logits: Tensor, attns: Tensor) -> Tensor:
-    """The sum over all attns of logits (A, N, H) times attn (H, D): (N, H, D)."""
-    first, *others = (logit.unsqueeze(-1) * attn for logit, attn in zip(logits, attns))
-    return sum(others, start=first)
-
-
-def _weighted_rows(weights: Tensor, rows: Tensor) -> Tensor:
-    """The sums over N of weights (A, N, H) times rows (N, H, D): (A, H, D)."""
-    return torch.bmm(weights.permute(2, 0, 1), rows.transpose(0, 1)).transpose(0, 1)
+def _is_large(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether _LargeLinear takes x: on the CPU, in one dtype that is not half, without autocast or transforms."""
+    if not x.is_cpu or x.dtype in HALF or x.dim() != 2 or x.shape[0] * weight.shape[0] < _LARGE:
+        return False
+    if is_transformed() or torch.is_autocast_enabled("cpu"):
+        return False
+    return weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype)
 
 
 # ---- on CUDA -----------------------------------------------------------------------------------------------------------------
@@ -199,7 +144,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """F.linear. On processors without half matrix units, half products are made in fp32, with the unrounded weight, and rounded."""
     computed = computed_type(x)
     if computed not in HALF or not _widens(_Kind(x.device.type, x.dtype, computed), weight):
-        return F.linear(x, weight, bias)
+        return apply(_LargeLinear, x, weight, bias) if _is_large(x, weight, bias) else F.linear(x, weight, bias)
     return widened_linear(x.to(computed), weight, bias, weight.shape[0])[0]
 
 
@@ -269,33 +214,20 @@ def _padded_parameters(layer: Any, heads: int, dim: int, width: int) -> tuple[Te
 def project_with_logits(
     layer: Any, x: Tensor, heads: int, dim: int, *attns: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """project(layer, x, ...), padded for an attention, and node_logits(layer, x, *attns)."""
+    """project(layer, x, ...), padded for an attention, and the logits <attn, layer(x)> (N, *, H) for each of one or two attns
+    (1, H, D), in fp32 for half features."""
     kind = _kind_of(x)
     width = _padded(dim, kind)
-    if not is_plain(layer):
-        feat = _called(layer, x).unflatten(-1, (heads, dim))
-        return _pad(feat, width), _logits_of(feat, *attns)
-    widens = _widens(kind, layer.weight)
-    if not widens and not _joins(kind, layer.weight, *attns):
-        return project(layer, x, heads, dim, width), node_logits(layer, x, *attns)
-    weight, bias = _padded_parameters(layer, heads, dim, width)
-    more_weight = torch.cat([_fold(layer.weight, attn) for attn in attns])
-    more_bias = None if bias is None else torch.cat([_fold(layer.bias, attn) for attn in attns])
-    if widens:
-        all_bias = None if bias is None or more_bias is None else torch.cat([bias.float(), more_bias])
-        all_weight = torch.cat([weight.float(), more_weight])
-        feat, logits = widened_linear(x.to(kind.computed), all_weight, all_bias, weight.shape[0])
-    else:
-        parts = apply(_JoinedLinear, x.flatten(0, -2), weight, bias, more_weight, more_bias)
-        feat, logits = (part.view(*x.shape[:-1], part.shape[1]) for part in parts)
-    return feat.unflatten(-1, (heads, width)), logits.chunk(len(attns), -1)
-
-
-def _joins(x: _Kind, *operands: Tensor) -> bool:
-    """Whether _JoinedLinear takes x: on the CPU, in one dtype that is not half, without autocast or transforms."""
-    if x.device != "cpu" or x.computed in HALF or is_transformed():
-        return False
-    return all(operand.dtype == x.dtype for operand in operands)
+    if is_plain(layer) and _widens(kind, layer.weight) and multiplies_slowly(kind.computed):
+        weight, bias = _padded_parameters(layer, heads, dim, width)
+        more_weight = torch.cat([weight.float(), *(_fold(layer.weight, attn) for attn in attns)])
+        more_bias = None if bias is None else torch.cat([bias.float(), *(_fold(layer.bias, attn) for attn in attns)])
+        feat, logits = widened_linear(x.to(kind.computed), more_weight, more_bias, weight.shape[0])
+        return feat.unflatten(-1, (heads, width)), logits.chunk(len(attns), -1)
+    feat = project(layer, x, heads, dim, width)
+    if is_plain(layer) and torch.compiler.is_compiling():
+        return feat, node_logits(layer, x, *attns)
+    return _with_logits(feat, *(_pad(attn, width) for attn in attns))
 
 
 def _pad(x: Tensor, width: int) -> Tensor:
@@ -309,7 +241,7 @@ def node_logits(layer: Any, h: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
     The sum over D is folded into the weight, so layer(h) is neither materialized nor read again.
     """
     if not is_plain(layer):
-        return _logits_of(_called(layer, h).unflatten(-1, (attns[0].shape[-2], -1)), *attns)
+        return _with_logits(_called(layer, h).unflatten(-1, (attns[0].shape[-2], -1)), *attns)[1]
     weight = torch.cat([_fold(layer.weight, attn) for attn in attns])
     with without_autocast(h.device):
         logits = wide_linear(h, weight) if h.dtype in HALF else F.linear(h, weight)
@@ -318,18 +250,12 @@ def node_logits(layer: Any, h: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
     return logits.chunk(len(attns), -1)
 
 
-def _logits_of(feat: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
-    """For each attn (1, H, D) the logits <attn, feat> (N, *, H) of feat (N, *, H, D)."""
-    with without_autocast(feat.device):
-        rows = torch.cat([widened(attn) for attn in attns])  # (attns, H, D)
-        if feat.device.type == "cpu":
-            rows = rows.to(torch.promote_types(feat.dtype, rows.dtype))
-            logits = apply(_HeadLogits, feat.flatten(0, -3), rows)
-            return tuple(logit.view(feat.shape[:-1]) for logit in logits)
-        if feat.dtype not in HALF:
-            return tuple((feat * row).sum(-1) for row in rows)
-        heads = [wide_linear(feat[..., i, :], rows[:, i]) for i in range(feat.shape[-2])]
-        return torch.stack(heads, -1).unbind(-2)
+def _with_logits(feat: Tensor, *attns: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """feat (N, *, H, D), and for each attn (1, H, D) the logits <attn, feat> (N, *, H)."""
+    computed = torch.float64 if feat.dtype == torch.float64 else torch.float32
+    flat = feat if feat.dim() == 3 else feat.flatten(0, -3)
+    flat, *logits = with_head_logits(flat, *(attn.to(computed) for attn in attns))
+    return flat.view(feat.shape), tuple(x.view(feat.shape[:-1]) for x in logits)
 
 
 def _fold(weight: Tensor, attn: Tensor) -> Tensor:

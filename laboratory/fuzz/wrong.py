@@ -195,6 +195,8 @@ gatv2_attention_backward: *csc, *csr, $X, $Y, randn(2, 8, dtype=t), 0.2, 0.3, $S
 dot_attention: *csc, $Y, $X, $X, 0.2, 0.3, $SEED, True, True | *csc, $Y, $X, $X, 0.2, 0.3, $SEED, True, True, False, $EDGES, True
 dot_attention_backward: *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y | *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y,
     $LSE, $Y, False, False, $EDGES, $WIDE, True, True, False, True
+head_logits: $X, randn(1, 2, 8), randn(1, 2, 8)
+head_logits_backward: $X, randn(1, 2, 8), randn(1, 2, 8), randn(g.num_src, 2), randn(g.num_src, 2), $X, True, True
 gather_rows: randn(9, 4, dtype=t), torch.tensor([0, 8, 3]), torch.empty(3, 4, dtype=t), 1
     | torch.ones(9, 4, dtype=torch.uint8), torch.tensor([0, 8, 3]), torch.empty(3, 4, dtype=t), 1,
     torch.ones(9, 1), torch.ones(9, 1)

@@ -45,6 +45,7 @@ MODULES = (
     "tests/ops/test_gated_sum.py",
     "tests/ops/test_edge_network.py",
     "tests/ops/test_edge_softmax.py",
+    "tests/ops/test_head_logits.py",
     "tests/ops/test_attention.py",
     "tests/ops/test_attention_edges.py",
     "tests/ops/test_gatv2_edges.py",

@@ -65,7 +65,7 @@ def test_half_features(dtype):
     feat, attns = randn(600, HEADS, DIM).to(dtype), [randn(1, HEADS, DIM, seed=i).to(dtype) for i in (1, 2)]
     leaves = [x.requires_grad_() for x in (feat, *attns)]
     copies = [x.detach().double().requires_grad_() for x in leaves]
-    logits = projections._logits_of(*leaves)
+    logits = projections._with_logits(*leaves)[1]
     expected = [(copies[0] * attn).sum(-1) for attn in copies[1:]]
     upstream = [randn(600, HEADS, seed=i) for i in (3, 4)]
     assert all(x.dtype == torch.float32 and error(x, y) < 1e-6 for x, y in zip(logits, expected))
@@ -78,7 +78,7 @@ def test_half_features(dtype):
 def test_infinite_values_stay_in_their_head():
     feat = randn(600, HEADS, DIM)
     feat[300, 1, 2] = torch.inf
-    (logits,) = projections._logits_of(feat.requires_grad_(), randn(1, HEADS, DIM, seed=1).abs())
+    _, (logits,) = projections._with_logits(feat.requires_grad_(), randn(1, HEADS, DIM, seed=1).abs())
     assert logits.isinf().nonzero().tolist() == [[300, 1]]
     (grad,) = torch.autograd.grad(logits, feat, torch.zeros_like(logits))
     assert (grad == 0).all()

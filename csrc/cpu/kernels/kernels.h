@@ -11,6 +11,7 @@
 
 #include "../../core/arguments.h"
 #include "../../core/gated_sum.h"
+#include "../../core/head_logits.h"
 #include "attention/passes.h"
 
 namespace halfgnn {
@@ -66,6 +67,12 @@ struct PairKernels {
   void (*add_parts)(const void* parts, int64_t count, int64_t n, DType type, void* out);
 };
 
+struct HeadLogitsKernels {
+  void (*forward)(const HeadLogitsArgs&, int64_t row_begin, int64_t row_end);
+  // part: that of these rows, (count, heads, dim); null if it is not wanted
+  void (*backward)(const HeadLogitsBackwardArgs&, void* part, int64_t row_begin, int64_t row_end);
+};
+
 constexpr int64_t kMostLanes = 16;
 struct GatherKernels {
   // The rows [begin, end) of out, of a table of codes. Ids are trusted here. Scales of columns have zero points, and
@@ -87,6 +94,7 @@ struct KernelTable {
   const EdgeSoftmaxKernels& edge_softmax;
   const GatKernels& gat;
   const PairKernels& pair;
+  const HeadLogitsKernels& head_logits;
   const GatherKernels& gather;
 };
 

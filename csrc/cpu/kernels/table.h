@@ -23,6 +23,7 @@ extern const BackwardKernels kBackward;
 extern const EdgeSoftmaxKernels kEdgeSoftmax;
 extern const GatKernels kGat;
 extern const PairKernels kPair;
+extern const HeadLogitsKernels kHeadLogits;
 extern const GatherKernels kGather;
 
 extern const KernelTable kKernels;
@@ -40,6 +41,7 @@ const KernelTable kKernels = {
     kEdgeSoftmax,
     kGat,
     kPair,
+    kHeadLogits,
     kGather,
 };
 

@@ -53,6 +53,8 @@ TORCH_LIBRARY_IMPL(halfgnn, Autograd, m) {
                            "segment_reduce_backward",
                            "gat_attention",
                            "gat_attention_backward",
+                           "head_logits",
+                           "head_logits_backward",
                            "gatv2_attention",
                            "gatv2_attention_backward",
                            "dot_attention",
