@@ -16,7 +16,7 @@ from ..common.precision import autocast, without_autocast
 from ..heterograph import EdgeType, HeteroGraph, Stack
 from . import attention
 from .gatconv import GATConv
-from .projections import linear, node_logits, project_with_logits, trimmed
+from .projections import linear, node_logits, padded, project, trimmed
 from .relation_rows import joined, taken
 
 Features = Mapping[str, Tensor]
@@ -75,9 +75,8 @@ def _project_first(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tens
     feats, els, ers = [], [], []
     for conv, (x_src, x_dst) in zip(convs, ends):
         fc_src, fc_dst = _layers(conv)
-        feat, (el,) = project_with_logits(fc_src, x_src, heads, dim, conv.attn_l)
-        (er,) = node_logits(fc_dst, x_dst, conv.attn_r)
-        feats.append(feat)
+        (el,), (er,) = node_logits(fc_src, x_src, conv.attn_l), node_logits(fc_dst, x_dst, conv.attn_r)
+        feats.append(project(fc_src, x_src, heads, dim, padded(dim, x_src)))
         els.append(el)
         ers.append(er)
     operands = (stack.graph, joined(feats), joined(els), joined(ers))

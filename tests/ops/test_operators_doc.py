@@ -78,6 +78,10 @@ def calls(device):
         ),
         "gat_attention": lambda t: gat(features(t)),
         "gat_attention_backward": lambda t: backward(gat(features(t).requires_grad_())),
+        "head_logits": lambda t: raw.head_logits(features(t), features(t)[:1].to(wide(t))),
+        "head_logits_backward": lambda t: raw.head_logits_backward(
+            features(t), features(t)[:1].to(wide(t)), None, None, None, None, True, True
+        ),
         "gatv2_attention": lambda t: halfgnn.ops.gatv2_attention(g, features(t), features(t), features(t)[0]),
         "gatv2_attention_backward": lambda t: backward(
             halfgnn.ops.gatv2_attention(g, features(t).requires_grad_(), features(t), features(t)[0])
@@ -118,6 +122,11 @@ def calls(device):
             *of_naive, "dot", *[features(t)] * 2, None, features(t), 1.0
         ),
     }
+
+
+def wide(dtype):
+    """Of vectors beside features."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def backward(out):

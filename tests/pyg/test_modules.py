@@ -243,7 +243,7 @@ def test_compiled(name):
     inputs = inputs_of(name, edge_index)
     expected = with_gradients(module, lambda x, *e: module(x, g, *e), inputs)  # makes the self-loops
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    assert_close(with_gradients(module, lambda x, *e: compiled(x, g, *e), inputs), expected, 1e-6)
+    assert_close(with_gradients(module, lambda x, *e: compiled(x, g, *e), inputs), expected, 5e-6)
 
 
 # ---- as modules ----------------------------------------------------------------------------------
