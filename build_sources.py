@@ -62,6 +62,7 @@ CPU_KERNELS = [
     "spmm",
     "edge_sum",
     "gated_sum",
+    "code_sum",
     "copy_reduce",
     "sddmm",
     "backward",

@@ -82,6 +82,14 @@ HALFGNN_SCHEMAS(m) {
       "Tensor? std, Tensor? arg_max, Tensor? arg_min, Tensor? kept_mean, Tensor? kept_std, bool short_rows=False) "
       "-> Tensor");
 
+  // out[v] = the sum or mean (reduce) over in-edges e = (u, v), CSC, of weight[e] * (codes[u] - zero_point) * scale,
+  // rounded once to out_dtype (fp16, bf16 or fp32). codes (num_src, *): uint8, int8, float8_e4m3fn or float8_e5m2;
+  // scale and zero_point as in gather_rows, on the same device. weight: (E,), or one number per edge and head of codes;
+  // fp16, bf16 or fp32. There is no derivative.
+  m.def(
+      "code_sum(Tensor indptr, Tensor indices, Tensor? edge_ids, str reduce, Tensor codes, Tensor scale, "
+      "Tensor? zero_point, Tensor? weight, ScalarType out_dtype, bool short_rows=False) -> Tensor");
+
   // out[e] = op(lhs[target], rhs[target]) for every edge, CSC; targets are u, v or e. dot sums the last dimension, kept
   // as 1.
   m.def(
@@ -223,6 +231,7 @@ namespace halfgnn {
 namespace {
 
 void register_operators(Library& m) {
+  register_code_sum(m);
   register_copy_u_reduce(m);
   register_edge_softmax(m);
   register_gat_attention(m);

@@ -203,6 +203,21 @@ def _gsddmm(
     return out.to(out_dtype or torch.promote_types(dtypes[0], dtypes[-1]))
 
 
+@_of("code_sum")
+def _code_sum(
+    indptr: Tensor, indices: Tensor, edge_ids: Optional, reduce: str, codes: Tensor, scale: Tensor, zero_point: Optional,
+    weight: Optional, out_dtype: torch.dtype, short_rows: bool = False,
+) -> Tensor:  # fmt: skip
+    src, dst = _edges(indptr, indices, edge_ids)
+    numbers = codes.float()
+    values = (numbers if zero_point is None else numbers - zero_point) * scale
+    message = values.index_select(0, src)
+    if weight is not None:
+        shape = (weight.shape[0], *[1] * (message.dim() - weight.dim()), *weight.shape[1:])
+        message = message * _wide(weight).view(shape)
+    return _reduced(reduce, message, dst, indptr).to(out_dtype)
+
+
 @_of("u_add_v_add_e")
 def _u_add_v_add_e(
     indptr: Tensor, indices: Tensor, edge_ids: Optional, x: Tensor, y: Tensor, z: Tensor,

@@ -32,6 +32,7 @@ JOBS = os.environ.get("JOBS", "2")
 # Operators, and the tests of tests/ops that are theirs; * stands for any letters.
 ATTENTION = ("attention", "attention_[!e]*", "ends_of_heads")
 TESTS = {
+    "code_sum": ("code_sum",),
     "copy_u_reduce": ("copy_u_reduce",),
     "dot_attention": (*ATTENTION, "attention_edges", "tensor_*"),
     "edge_network": ("edge_network",),

@@ -3,6 +3,7 @@
 
 #include "arguments.h"
 #include "attention.h"
+#include "code_sum.h"
 #include "gated_sum.h"
 #include "head_logits.h"
 
@@ -24,6 +25,7 @@ struct Backend {
   void (*edge_sum_backward)(const EdgeSumBackwardArgs&);
   void (*gated_sum)(const GatedSumArgs&);
   void (*gated_sum_backward)(const GatedSumBackwardArgs&);
+  void (*code_sum)(const CodeSumArgs&);  // rows of at least one code
   // Whether copy_reduce and its backward take rows of so many values.
   bool (*has_reduce_kernel)(DType type, int64_t dim, int64_t num_edges);
   bool reduces_one_extreme;  // copy_reduce makes max and min alone, too; otherwise spmm does

@@ -45,6 +45,11 @@ void gated_sum_backward(const GatedSumBackwardArgs& args) {
            [&](int64_t begin, int64_t end) { kernels().gated_sum.backward(args, begin, end); });
 }
 
+void code_sum(const CodeSumArgs& args) {
+  for_rows(args.topology, args.heads * args.dim,
+           [&](int64_t begin, int64_t end) { kernels().code_sum.forward(args, begin, end); });
+}
+
 void copy_reduce(const CopyReduceArgs& args) {
   for_rows(args.topology, 2 * args.dim,
            [&](int64_t begin, int64_t end) { kernels().copy_reduce.forward(args, begin, end); });
@@ -151,6 +156,7 @@ const Backend kBackend{
     edge_sum_backward,
     gated_sum,
     gated_sum_backward,
+    code_sum,
     [](DType type, int64_t dim, int64_t num_edges) { return kernels().has_reduce_kernel(type, dim, num_edges); },
     /*reduces_one_extreme=*/true,
     copy_reduce,

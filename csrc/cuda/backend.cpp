@@ -93,6 +93,7 @@ const Backend kBackend{
     [](const EdgeSumBackwardArgs& args) { run<edge_sum_backward, edge_sum_backward_workspace>(args); },
     [](const GatedSumArgs& args) { run<gated_sum, gated_sum_workspace>(args); },
     [](const GatedSumBackwardArgs& args) { run<gated_sum_backward, gated_sum_backward_workspace>(args); },
+    nullptr,
     has_copy_reduce,
     /*reduces_one_extreme=*/false,
     [](const CopyReduceArgs& args) { run<copy_reduce, copy_reduce_workspace>(args); },

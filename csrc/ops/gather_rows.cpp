@@ -1,7 +1,7 @@
 // gather_rows: rows of a table by id, copied whatever their dtype, or as the values of codes of 8 bits.
 
 #include "../torch/device.h"
-#include "checks.h"
+#include "code_checks.h"
 #include "register.h"
 
 namespace halfgnn {
@@ -60,54 +60,21 @@ void check_no_overlap(const Tensor& out, const Tensor& other, const char* name) 
   CHECK_VALUE(!Span(out).overlaps(Span(other)), "out lies in the memory of ", name, "; expected memory of its own");
 }
 
-Code code_of(const Tensor& table) {
-  switch (table.scalar_type()) {
-    case ScalarType::Byte: return Code::kUInt8;
-    case ScalarType::Char: return Code::kInt8;
-    case ScalarType::Float8_e4m3fn: return Code::kFloat8E4M3;
-    case ScalarType::Float8_e5m2: return Code::kFloat8E5M2;
-    default:
-      CHECK_TYPE(false, "table has dtype ", dtype_name(table.scalar_type()),
-                 "; expected torch.uint8, torch.int8, torch.float8_e4m3fn or torch.float8_e5m2 beside scale");
-  }
-}
-
-// One value; one for each row, (N, 1, ...); or one for each column, of the shape of a row.
-ScalePer scale_per(const Tensor& scale, const Tensor& table) {
-  if (scale.numel() == 1) return ScalePer::kTable;
-  const Shape columns = trailing(table.sizes());
-  if (scale.sizes() == IntArrayRef(columns)) return ScalePer::kColumn;
-  const std::vector<int64_t> rows = with_rows(table.size(0), Shape(columns.size(), 1));
-  CHECK_VALUE(scale.sizes() == IntArrayRef(rows), "scale has shape ", scale.sizes(), "; expected [], ",
-              IntArrayRef(rows), " or ", IntArrayRef(columns), ", for a table of shape ", table.sizes());
-  return ScalePer::kRow;
-}
-
-void check_scale(const Tensor& scale, const char* name, const Tensor& table, const Tensor& out) {
-  CHECK_TYPE(scale.scalar_type() == ScalarType::Float, name, " has dtype ", dtype_name(scale.scalar_type()),
-             "; expected torch.float32");
-  CHECK_VALUE(scale.is_contiguous(), name, " has strides ", scale.strides(), "; expected it to be contiguous");
+void check_place(const Tensor& scale, const char* name, const Tensor& table, const Tensor& out) {
   CHECK_VALUE(scale.device() == out.device() || scale.device() == table.device(), name, " is on ", scale.device(),
               "; expected the device of out, ", out.device(), ", or of table, ", table.device());
 }
 
 void add_scales(const Tensor& table, const Tensor& scale, const OptionalTensor& zero_point, const Tensor& out,
                 GatherRowsArgs& args) {
-  args.code = code_of(table);
+  args.code = code_of(table, "table");
   args.out_type = dtype_of(out.scalar_type(), "out");
-  check_scale(scale, "scale", table, out);
-  args.scales.per = scale_per(scale, table);
-  args.scales.scale = static_cast<const float*>(scale.const_data_ptr());
+  args.scales = scales_of(table, "table", scale, zero_point);
+  check_place(scale, "scale", table, out);
   args.scales_on_host = scale.device() != out.device();
   if (!zero_point) return;
-  check_scale(*zero_point, "zero_point", table, out);
-  CHECK_TYPE(args.code == Code::kUInt8 || args.code == Code::kInt8, "zero_point is given for ",
-             dtype_name(table.scalar_type()), "; expected none, since floating-point numbers have a zero");
-  CHECK_VALUE(zero_point->sizes() == scale.sizes(), "zero_point has shape ", zero_point->sizes(),
-              "; expected that of scale, ", scale.sizes());
   CHECK_VALUE(zero_point->device() == scale.device(), "zero_point is on ", zero_point->device(),
               "; expected the device of scale, ", scale.device());
-  args.scales.zero_point = static_cast<const float*>(zero_point->const_data_ptr());
 }
 
 void gather_rows(const Tensor& table, const Tensor& ids, const Tensor& out, int64_t num_threads,

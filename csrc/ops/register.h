@@ -5,6 +5,7 @@
 
 namespace halfgnn {
 
+void register_code_sum(Library& m);
 void register_copy_u_reduce(Library& m);
 void register_edge_softmax(Library& m);
 void register_gat_attention(Library& m);

@@ -28,6 +28,8 @@ def check_tensor(x: Any, name: str) -> None:
 
 def as_tensor(x: Any, name: str) -> str:
     """How to make a tensor of what was given in place of one, if that is clear."""
+    if type(x).__name__ == "Codes":
+        return f": {name}.values()"
     if type(x).__module__.partition(".")[0] == "numpy":
         return f": torch.from_numpy({name})" if type(x).__name__ == "ndarray" else f": torch.as_tensor({name})"
     if isinstance(x, (list, tuple)) and x and all(isinstance(part, (bool, int, float, list, tuple)) for part in x):

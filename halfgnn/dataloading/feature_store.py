@@ -14,9 +14,10 @@ from torch import Tensor
 from ..common.arguments import checked_size
 from ..common.ids import check_ids, check_range
 from ..ops import gather_rows
+from ..ops.codes import CODES, VALUES, Codes
 from . import quantized_files, store_files
 from .gigl import read_gigl
-from .scales import CODES, VALUES, Scales
+from .scales import Scales
 
 # Threads wait for pages of a file, not for the processor. More threads keep more reads under way.
 _FILE_THREADS = 32
@@ -322,6 +323,35 @@ class FeatureStore:
         rows = self._gathered(ids, None, self.device)
         return rows.to(device) if out is None else out.copy_(rows)
 
+    def codes(self, ids: Tensor | None = None, device: Any = None) -> Codes:
+        """The codes of rows, for sums over neighbours that read them.
+
+        Args:
+            ids: (n,) int32 or int64, on the CPU, or on the GPU that is to hold the result. None: all rows, which are not copied if
+                they are on `device`.
+            device: of the result, as in :meth:`gather`.
+
+        Raises:
+            ValueError: the store has no scale. Other errors: see :meth:`gather`.
+        """
+        scales = self._scales
+        if scales is None:
+            raise ValueError(f"{self!r} has no scale; expected a store of codes")
+        if ids is None:
+            self._check_file()
+            all_rows = Codes(self.data, scales.scale, scales.zero_point, self.dtype)
+            return all_rows if device is None else all_rows.to(device)
+        check_ids(ids, "ids")
+        device = self._device_of(ids, None, device)
+        self._check_file()
+        place = device if device.type == "cpu" or self.can_be_read_by(device) else self.device
+        data = self._bytes_of(self.data, ids, place).to(device)
+        if scales.is_by_row(self.shape):
+            scales = scales.mapped(lambda x: self._bytes_of(x, ids, place).to(device))
+        else:
+            scales = self._scales_for(device)
+        return Codes(data, scales.scale, scales.zero_point, self.dtype)
+
     def staged(self, ids: Tensor, empty: Callable[[Any, torch.dtype], Tensor]) -> StagedRows:
         """Codes and scales of rows, in buffers of empty(shape, dtype) on the CPU, for a device that is to convert them.
 
@@ -367,14 +397,24 @@ class FeatureStore:
             return torch.device("cuda", torch.cuda.current_device()) if needs_index else device
         return ids.device if self.can_be_read_by(ids.device) else self.device
 
-    def _gathered(self, ids: Tensor, out: Tensor | None, device: torch.device) -> Tensor:
-        """The rows, gathered by the CPU or by a GPU that can read data."""
+    def _ids_on(self, device: torch.device, ids: Tensor) -> Tensor:
+        """Checked, unless the gather checks them."""
         if device.type == "cuda" or ids.device != device:
             try:
                 check_range(ids, "ids", len(self))
             except ValueError as error:
                 raise IndexError(f"{error}, the rows of {self!r}") from None
             ids = ids.to(device, non_blocking=True)
+        return ids
+
+    def _bytes_of(self, table: Tensor, ids: Tensor, device: torch.device) -> Tensor:
+        """Rows of data, or of its scales, as they are stored."""
+        with self._named():
+            return gather_rows(table, self._ids_on(device, ids), num_threads=self.num_threads)
+
+    def _gathered(self, ids: Tensor, out: Tensor | None, device: torch.device) -> Tensor:
+        """The rows, gathered by the CPU or by a GPU that can read data."""
+        ids = self._ids_on(device, ids)
         scale, zero_point, dtype = None, None, None
         if self._scales is not None:
             scales = self._scales_for(device)

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import check_name, checked_size
+from ..ops.codes import CODES
 from . import quantized_files
 from .codes import Block, Losses, encoded, saturated, scales_of, width_of
 from .feature_store import FeatureStore
-from .scales import CODES, INTEGERS, Scales, rows_of
+from .scales import INTEGERS, Scales, rows_of
 from .store_files import NewFile
 
 _PER = ("row", "column", "tensor")

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..ops.codes import CODES
 from . import store_files
-from .scales import CODES, Scales
+from .scales import Scales
 
 FORMAT = "halfgnn.quantized_rows"
 VERSION = 1

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CODES = (torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 INTEGERS = (torch.uint8, torch.int8)
-VALUES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def rows_of(shape: torch.Size) -> tuple[int, ...]:

@@ -92,6 +92,6 @@ def shown(src: int, dst: int) -> str:
 # ---- precision ---------------------------------------------------------------------------------------------------------------
 
 
-def unrounded(x: Tensor) -> torch.dtype | None:
-    """The out_dtype of a sum over x that is scaled before it is rounded: fp32 for half x."""
+def unrounded(x: Any) -> torch.dtype | None:
+    """The out_dtype of a sum over x, a tensor or codes, that is scaled before it is rounded: fp32 for half x."""
     return torch.float32 if computed_type(x) in HALF else None

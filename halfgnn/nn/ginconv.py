@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..common.arguments import check_number
 from ..common.operands import check_operand, check_parameter_device
 from ..graph_argument import GraphLike, as_graph
+from ..ops.codes import Codes
 from .checks import checked_features
+from .codes import are_codes, check_reads_codes, sides_of_codes
 from .features import both_sides
 from .projections import applied
 from .sums import aggregate
@@ -45,7 +47,8 @@ class GINConv(nn.Module):
 
         Args:
             graph: Graph, DGLGraph or block.
-            feat: (num_src, in_feats), or the pair of it and (num_dst, in_feats).
+            feat: (num_src, in_feats), or the pair of it and (num_dst, in_feats). For "sum" and "mean", the sources' features may be
+                :class:`halfgnn.dataloading.Codes`, which are summed as they are read, and have no gradient.
             edge_weight: (E, 1), or another shape that broadcasts with the features; multiplies the messages.
 
         Returns:
@@ -55,11 +58,16 @@ class GINConv(nn.Module):
             ValueError: wrong shapes or devices. TypeError: wrong dtypes.
         """
         g = as_graph(graph, "graph")
-        features = checked_features(g, feat)
-        check_parameter_device(features.src, "feat", self.eps)
+        h_src: Tensor | Codes
+        if are_codes(feat):
+            check_reads_codes("feat", self._aggregator_type != "max", "by the aggregators sum and mean")
+            h_src, h_dst = sides_of_codes(g, feat, None, None)
+        else:
+            features = checked_features(g, feat)
+            check_parameter_device(features.src, "feat", self.eps)
+            h_src, h_dst = both_sides(graph, g, features)
         if edge_weight is not None:
             check_operand(edge_weight, "edge_weight", g, "e")
-        h_src, h_dst = both_sides(graph, g, features)
         if h_src.shape[1:] != h_dst.shape[1:]:
             raise ValueError(
                 f"feat[0] and feat[1] have shapes {tuple(h_src.shape)} and {tuple(h_dst.shape)}; expected one width"

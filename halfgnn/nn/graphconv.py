@@ -15,7 +15,9 @@ from ..common.operands import check_columns, check_operand, check_pair, check_pa
 from ..common.precision import without_autocast
 from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
+from ..ops.codes import Codes
 from .checks import check_edge_numbers
+from .codes import check_width_of_codes
 from .features import checked_graph, unrounded
 from .projections import linear, trimmed, widened
 from .sums import aggregate, padded_width, scaled
@@ -122,6 +124,7 @@ class GraphConv(nn.Module):
         Args:
             graph: Graph, DGLGraph or block.
             feat: (num_src, *, in_feats), or the pair of it and (num_dst, *, in_feats). The second is not read.
+                The sources' features may be :class:`halfgnn.dataloading.Codes`, summed as they are read, without a gradient.
             weight: (in_feats, out_feats), if the module has none.
             edge_weight: (E,), or another shape that broadcasts with the features; multiplies the messages.
 
@@ -143,11 +146,17 @@ class GraphConv(nn.Module):
         h = _sources(g, feat, weight)
         if edge_weight is not None:
             check_operand(edge_weight, "edge_weight", g, "e")
-        if self._norm in ("left", "both"):
-            h = scaled(h, g.out_degrees(), -0.5 if self._norm == "both" else -1.0)
+        power = {"left": -1.0, "both": -0.5}.get(self._norm)
+        if isinstance(h, Codes):
+            if power is not None:
+                edge_weight = _scaled_weights(g, edge_weight, power)
+        elif power is not None:
+            h = scaled(h, g.out_degrees(), power)
         # The projection comes first if it makes the rows of the sum shorter.
         if weight is None:
             rst = self._sum(g, h, edge_weight)
+        elif isinstance(h, Codes):
+            rst = linear(self._sum(g, h, edge_weight).to(weight.dtype), weight.t(), None)
         elif weight.shape[0] > weight.shape[1]:
             projected = linear(h, _widened(weight, h, edge_weight).t(), None)
             rst = trimmed(self._sum(g, projected, edge_weight), weight.shape[1])
@@ -158,7 +167,7 @@ class GraphConv(nn.Module):
         rst = rst.contiguous()
         return rst if self._activation is None else self._activation(rst)
 
-    def _sum(self, g, h: Tensor, edge_weight: Tensor | None) -> Tensor:
+    def _sum(self, g, h: Tensor | Codes, edge_weight: Tensor | None) -> Tensor:
         """The normalised sum of h, or of its products with edge_weight."""
         if self._norm == "right":
             return aggregate(g, "mean", h, edge_weight)
@@ -181,20 +190,32 @@ def _check_positive(edge_weight: Tensor) -> None:
         raise ValueError(message)
 
 
-def _sources(g: Graph, feat: Any, weight: Any) -> Tensor:
+def _sources(g: Graph, feat: Any, weight: Any) -> Tensor | Codes:
     """The features of the sources in feat, checked together with the matrix that multiplies them."""
     name = "feat"
     if isinstance(feat, tuple):
         check_pair(feat, "feat")
         name, feat = "feat[0]", feat[0]
-    check_operand(feat, name, g, "u")
+    is_codes = isinstance(feat, Codes)
+    check_operand(feat.data if is_codes else feat, name, g, "u")
     if weight is not None:
         check_tensor(weight, "weight")
         if weight.dim() != 2:
             raise ValueError(f"weight has shape {tuple(weight.shape)}; expected (in_feats, out_feats)")
-        check_columns(feat, name, weight.shape[0], None)
-        check_parameter(feat, name, weight)
+        if is_codes:
+            check_width_of_codes(feat, name, weight.shape[0])
+        else:
+            check_columns(feat, name, weight.shape[0], None)
+            check_parameter(feat, name, weight)
     return feat
+
+
+def _scaled_weights(g: Graph, edge_weight: Tensor | None, power: float) -> Tensor:
+    """(E, *): edge_weight, or 1, times max(out-degree of the source, 1) ** power."""
+    factor = ops.copy_u(g, g.out_degrees().clamp(min=1).to(torch.float32).pow(power))
+    if edge_weight is None:
+        return factor
+    return factor.view(-1, *[1] * (edge_weight.dim() - 1)) * edge_weight
 
 
 def _widened(weight: Tensor, h: Tensor, edge_weight: Tensor | None) -> Tensor:

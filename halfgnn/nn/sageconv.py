@@ -13,6 +13,7 @@ from ..common.operands import check_operand
 from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
 from .checks import check_edge_weight, checked_features
+from .codes import are_codes, check_reads_codes, sides_of_codes
 from .exported_lstm import exported_lstm
 from .features import Features, cast_sides, shown, unrounded
 from .projections import applied, is_quantised, project, trimmed, widened
@@ -72,7 +73,8 @@ class SAGEConv(nn.Module):
 
         Args:
             graph: Graph, DGLGraph or block.
-            feat: (num_src, in_feats), or the pair of it and (num_dst, in_feats).
+            feat: (num_src, in_feats), or the pair of it and (num_dst, in_feats). For "mean", the sources' features may be
+                :class:`halfgnn.dataloading.Codes`, which are summed as they are read, and have no gradient.
             edge_weight: (E,), or another shape that broadcasts with the features; multiplies the messages.
 
         Returns:
@@ -82,16 +84,29 @@ class SAGEConv(nn.Module):
             ValueError: wrong shapes or devices. TypeError: wrong dtypes.
         """
         g = as_graph(graph, "graph")
-        x = cast_sides(graph, g, self._checked(g, feat, edge_weight), self.feat_drop)
-        aggregate_and_project = getattr(self, f"_{self._aggre_type}")
-        rst = aggregate_and_project(g, x.src, x.own_dst, edge_weight)
-        if self._aggre_type != "gcn":
-            rst = applied(self.fc_self, x.dst) + rst
-        elif self.bias is not None:
+        if are_codes(feat):
+            rst = self._of_codes(g, feat, edge_weight)
+        else:
+            x = cast_sides(graph, g, self._checked(g, feat, edge_weight), self.feat_drop)
+            aggregate_and_project = getattr(self, f"_{self._aggre_type}")
+            rst = aggregate_and_project(g, x.src, x.own_dst, edge_weight)
+            if self._aggre_type != "gcn":
+                rst = applied(self.fc_self, x.dst) + rst
+        if self._aggre_type == "gcn" and self.bias is not None:
             rst = rst + self.bias
         rst = rst.contiguous()
         rst = rst if self.activation is None else self.activation(rst)
         return rst if self.norm is None else self.norm(rst)
+
+    def _of_codes(self, g: Graph, feat: Any, edge_weight: Any) -> Tensor:
+        """forward() up to its bias, where the sources' features are codes: their mean is made before it is projected."""
+        drops = self.training and self.feat_drop.p > 0
+        check_reads_codes("feat", self._aggre_type == "mean" and not drops, "by the aggregator mean without dropout")
+        codes, h_dst = sides_of_codes(g, feat, self.fc_neigh, self.fc_self)
+        if edge_weight is not None:
+            check_operand(edge_weight, "edge_weight", g, "e")
+        mean = aggregate(g, "mean", codes, edge_weight)
+        return applied(self.fc_self, h_dst) + applied(self.fc_neigh, mean.to(h_dst.dtype))
 
     def _checked(self, g: Graph, feat: Any, edge_weight: Any) -> Features:
         src = self.fc_pool if self._aggre_type == "pool" else self.fc_neigh

@@ -18,6 +18,7 @@ from ..row_schedule import schedules_of
 from ._double_backward import Call, gradients
 from ._operands import broadcast_trailing, check_out_dtype, needs_grad, out_edges
 from ._winners import gradients_of_winners
+from .codes import Codes, sum_of_codes
 
 OPS = (*MESSAGE_OPS, "relu_add", "copy_lhs", "copy_rhs")
 # Operators, and their reductions, that follow a schedule of the rows.
@@ -140,7 +141,7 @@ def gspmm(
     g: GraphLike,
     op: str,
     reduce_op: str,
-    lhs_data: Tensor | None,
+    lhs_data: Tensor | Codes | None,
     rhs_data: Tensor | None,
     *,
     out_dtype: torch.dtype | None = None,
@@ -151,7 +152,8 @@ def gspmm(
         g: Graph or DGLGraph.
         op: add, sub, mul, div, relu_add (relu(lhs + rhs), the message of GINE and GENConv), copy_lhs or copy_rhs.
         reduce_op: sum, mean, max or min.
-        lhs_data: (num_src, *), unused for copy_rhs.
+        lhs_data: (num_src, *), unused for copy_rhs. Sums and means of copy_lhs and of mul by one number per edge, or per edge and
+            head, also take :class:`halfgnn.dataloading.Codes`, without gradients; out_dtype may then be any dtype of values.
         rhs_data: (E, *), unused for copy_lhs. Trailing shapes broadcast, aligned on the right.
         out_dtype: torch.float32 for an unrounded result of half operands; by default the dtype of lhs_data.
 
@@ -172,6 +174,10 @@ def gspmm(
     check_name(op, "op", OPS)
     check_name(reduce_op, "reduce_op", REDUCES)
     check_out_dtype(out_dtype)
+    if isinstance(lhs_data, Codes):
+        if op != "copy_rhs":
+            return sum_of_codes(g, op, reduce_op, lhs_data, rhs_data, out_dtype)
+        lhs_data = None
     if op == "copy_lhs":
         rhs_data = None
     else:

@@ -39,6 +39,7 @@ MODULES = (
     "tests/ops/test_spmm.py",
     "tests/ops/test_spmm_values.py",
     "tests/ops/test_edge_sum.py",
+    "tests/ops/test_code_sum.py",
     "tests/ops/test_copy_u_reduce.py",
     "tests/ops/test_sddmm.py",
     "tests/ops/test_u_add_v_add_e.py",

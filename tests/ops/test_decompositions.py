@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import halfgnn
 from halfgnn import ops
 from halfgnn.common.arguments import MESSAGE_OPS, REDUCES
+from halfgnn.dataloading import Codes
 from halfgnn.decompositions import OF_HALFGNN, RESULTS
 
 HEADS, DIM, COLUMNS = 2, 3, 5
@@ -131,6 +132,11 @@ def _network(reduce, **options):
     return call
 
 
+def _codes(g):
+    data = torch.randint(256, (g.num_src, HEADS, 3), dtype=torch.uint8)
+    return Codes(data, torch.rand(g.num_src, 1, 1), torch.randint(256, (g.num_src, 1, 1)).float())
+
+
 def _positions(g, d):
     return u(g, 3, dtype=d), v(g, 3, dtype=d)
 
@@ -150,6 +156,8 @@ CASES = {
     "out_dtype": lambda g, d: ops.copy_u_sum(g, u(g, 3, dtype=d), out_dtype=wide(d)),
     "rows of numbers": lambda g, d: ops.u_mul_e_sum(g, u(g, dtype=d), e(g, dtype=d)),
     "copy_u_reduce": lambda g, d: ops.copy_u_reduce(g, u(g, 3, dtype=d), ["std", "max", "sum", "min", "var", "mean"]),
+    "code_sum": lambda g, d: ops.copy_u_mean(g, _codes(g)),
+    "code_sum, weighted": lambda g, d: ops.u_mul_e_sum(g, _codes(g), e(g, HEADS, 1, dtype=torch.half)),
     "u_add_v_add_e": lambda g, d: ops.u_add_v_add_e(g, u(g, 3, dtype=d), v(g, 3, dtype=d), e(g, 3, dtype=d)),
     "edge_softmax": lambda g, d: ops.edge_softmax(g, e(g, HEADS, dtype=d)),
     "edge_softmax of sources": lambda g, d: ops.edge_softmax(g, e(g, HEADS, dtype=d), norm_by="src"),

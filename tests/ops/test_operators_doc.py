@@ -57,6 +57,9 @@ def calls(device):
     return {
         "gspmm": lambda t: raw.gspmm(*csc, "copy_lhs", "sum", ones(2, t), None),
         "gspmm_backward": lambda t: backward(halfgnn.ops.copy_u_sum(g, ones(2, t).requires_grad_())),
+        "code_sum": lambda t: raw.code_sum(
+            *csc, "sum", ones(2, torch.uint8), ones(1, torch.float32)[0, 0], None, None, t
+        ),
         "copy_u_reduce": lambda t: raw.copy_u_reduce(*csc, ones(2, t), "std,max", 0.0),
         "copy_u_reduce_backward": lambda t: backward(
             halfgnn.ops.copy_u_reduce(g, ones(2, t).requires_grad_(), ("max", "min"))[0]

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "../../core/arguments.h"
+#include "../../core/code_sum.h"
 #include "../../core/gated_sum.h"
 #include "../../core/head_logits.h"
 #include "attention/passes.h"
@@ -28,6 +29,9 @@ struct EdgeSumKernels {  // of rows that has_vector_kernel() takes
 struct GatedSumKernels {
   void (*forward)(const GatedSumArgs&, int64_t row_begin, int64_t row_end);
   void (*backward)(const GatedSumBackwardArgs&, int64_t row_begin, int64_t row_end);
+};
+struct CodeSumKernels {
+  void (*forward)(const CodeSumArgs&, int64_t row_begin, int64_t row_end);  // of rows of at least one code
 };
 struct CopyReduceKernels {  // of shapes that has_reduce_kernel() takes
   void (*forward)(const CopyReduceArgs&, int64_t row_begin, int64_t row_end);
@@ -88,6 +92,7 @@ struct KernelTable {
   const SpmmKernels& spmm;
   const EdgeSumKernels& edge_sum;
   const GatedSumKernels& gated_sum;
+  const CodeSumKernels& code_sum;
   const CopyReduceKernels& copy_reduce;
   const SddmmKernels& sddmm;
   const BackwardKernels& backward;

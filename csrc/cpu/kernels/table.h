@@ -17,6 +17,7 @@ static bool has_reduce_kernel(DType type, int64_t dim, int64_t num_edges) {
 extern const SpmmKernels kSpmm;
 extern const EdgeSumKernels kEdgeSum;
 extern const GatedSumKernels kGatedSum;
+extern const CodeSumKernels kCodeSum;
 extern const CopyReduceKernels kCopyReduce;
 extern const SddmmKernels kSddmm;
 extern const BackwardKernels kBackward;
@@ -28,21 +29,9 @@ extern const GatherKernels kGather;
 
 extern const KernelTable kKernels;
 const KernelTable kKernels = {
-    HALFGNN_ISA_NAME,
-    has_vector_kernel,
-    has_sum_kernel,
-    has_reduce_kernel,
-    kSpmm,
-    kEdgeSum,
-    kGatedSum,
-    kCopyReduce,
-    kSddmm,
-    kBackward,
-    kEdgeSoftmax,
-    kGat,
-    kPair,
-    kHeadLogits,
-    kGather,
+    HALFGNN_ISA_NAME, has_vector_kernel, has_sum_kernel, has_reduce_kernel, kSpmm,        kEdgeSum, kGatedSum,
+    kCodeSum,         kCopyReduce,       kSddmm,         kBackward,         kEdgeSoftmax, kGat,     kPair,
+    kHeadLogits,      kGather,
 };
 
 }  // namespace halfgnn::HALFGNN_ISA

@@ -1,0 +1,59 @@
+"""Layers on sources' features that are codes of 8 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..common.operands import check_columns, check_one_width, check_operand, check_pair, width_of
+from ..graph import Graph
+from ..ops.codes import Codes
+
+
+def are_codes(feat: Any) -> bool:
+    """Whether the sources' features are codes, alone or in a pair."""
+    return isinstance(feat[0] if isinstance(feat, tuple) and feat else feat, Codes)
+
+
+def sides_of_codes(g: Graph, feat: Any, src: Any, dst: Any, name: str = "feat") -> tuple[Codes, Tensor]:
+    """The sources' codes and the destinations' values of feat, which are the first sources' if it is no pair.
+
+    src, dst: the layers that project them, or None.
+
+    Raises:
+        ValueError: wrong shapes or devices, no pair. TypeError: destinations' features that are no tensor.
+    """
+    if isinstance(feat, tuple):
+        check_pair(feat, name)
+        codes, h_dst = feat
+        check_columns_of_codes(g, codes, f"{name}[0]", src)
+        check_operand(h_dst, f"{name}[1]", g, "v")
+        check_columns(h_dst, f"{name}[1]", width_of(dst), None)
+        return codes, h_dst
+    check_columns_of_codes(g, feat, name, src)
+    check_one_width(name, width_of(src), width_of(dst))
+    if g.num_dst > g.num_src:
+        raise ValueError(
+            f"{name} is codes of the sources alone, but the graph has {g.num_src} source and {g.num_dst} destination nodes; "
+            "expected a pair (of the sources, of the destinations)"
+        )
+    return feat, feat.values(g.num_dst)
+
+
+def check_columns_of_codes(g: Graph, codes: Codes, name: str, layer: Any) -> None:
+    """Raises unless codes has the features of the sources of g, and sums of them can be projected by `layer`."""
+    check_operand(codes.data, name, g, "u")
+    check_width_of_codes(codes, name, width_of(layer))
+
+
+def check_width_of_codes(codes: Codes, name: str, width: int | None) -> None:
+    """Raises unless codes has that many columns."""
+    if width is not None and (codes.data.dim() < 2 or codes.shape[-1] != width):
+        raise ValueError(f"{name} has shape {tuple(codes.shape)}; expected ({len(codes)}, *, {width})")
+
+
+def check_reads_codes(name: str, reads: bool, when: str) -> None:
+    """Raises unless a module reads codes: `when` says in which cases it does."""
+    if not reads:
+        raise TypeError(f"{name} is codes of 8 bits, which are read {when}; expected a tensor: the codes' values()")
