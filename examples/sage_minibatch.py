@@ -2,6 +2,7 @@
 
     python examples/sage_minibatch.py                                      Cora, or --dataset reddit
     python examples/sage_minibatch.py --checkpoint out/sage.pt --resume    continue a run that was killed
+    python examples/sage_minibatch.py --codes                              features in 8 bits, which the first layer reads
     torchrun --nproc-per-node 2 examples/sage_minibatch.py                 DistributedDataParallel
 
 mag240m/train.py does the same for graphs with several node and edge types, and has more options.
@@ -11,6 +12,7 @@ import argparse
 import itertools
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # a checkout that is not installed
@@ -28,7 +30,7 @@ except ImportError as error:
     sys.exit(f"sage_minibatch: {explained(error)}")
 
 from halfgnn import Graph
-from halfgnn.dataloading import FeatureStore, NeighborDataLoader, NeighborSampler, Prefetcher
+from halfgnn.dataloading import FeatureStore, NeighborDataLoader, NeighborSampler, Prefetcher, quantize
 from halfgnn.nn import SAGEConv
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -46,10 +48,17 @@ class SAGE(nn.Module):
         return x
 
 
+def in_eight_bits(x, dtype):
+    with tempfile.TemporaryDirectory() as folder:  # keep the file of features that do not fit into memory
+        quantize(x, Path(folder, "x.npy"), torch.uint8, "tensor")
+        return FeatureStore.open(Path(folder, "x.npy"), dtype=dtype).clone()
+
+
 def main(argv=None):
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--dataset", default="cora", choices=datasets.NAMES)
     p.add_argument("--dtype", default="bf16", choices=DTYPES)
+    p.add_argument("--codes", action="store_true", help="keep and move features in 8 bits")
     p.add_argument("--fanouts", type=int, nargs="+", default=[10, 10], help="neighbours per layer, input layer first")
     p.add_argument("--batch-size", type=int, default=64, help="seeds per batch, for all processes together")
     p.add_argument("--hidden", type=int, default=256)
@@ -76,11 +85,12 @@ def main(argv=None):
     shares = dict(batch_size=args.batch_size, shuffle=True, rank=rank, world_size=world)
     train = NeighborDataLoader(sampler, data.train, **shares)  # each process takes its part of every batch
     val = NeighborDataLoader(sampler, data.val, batch_size=args.batch_size)
-    features, labels = FeatureStore(data.features.to(dtype)), FeatureStore(data.labels)
+    features = in_eight_bits(data.features, dtype) if args.codes else FeatureStore(data.features.to(dtype))
+    labels, rows = FeatureStore(data.labels), features.codes if args.codes else features.rows
 
     def fetch(batch):
         nodes, seeds, blocks = batch
-        return blocks, features.rows(nodes), labels.rows(seeds)
+        return blocks, rows(nodes), labels.rows(seeds)
 
     torch.manual_seed(0)
     model = SAGE(features.shape[1], args.hidden, data.num_classes, len(args.fanouts)).to(device)

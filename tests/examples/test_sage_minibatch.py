@@ -16,6 +16,12 @@ def test_sage_learns_and_resumes(tmp_path, dtype):
     assert torch.load(tmp_path / "sage.pt")["epoch"] == 7
 
 
+def test_sage_learns_from_codes():
+    if datasets.packaged("cora") is None:
+        pytest.skip("the wheel is not installed")
+    assert sage_minibatch.main(["--codes", "--epochs", "4", "--hidden", "64"]) > 0.3
+
+
 def test_resume_needs_a_checkpoint(tmp_path, capsys):
     for options, message in (
         (["--resume"], "argument --resume: needs --checkpoint FILE"),
