@@ -17,6 +17,7 @@ import halfgnn
 
 from . import (
     baselines,
+    code_sums,
     edge_layer,
     edge_network,
     facts,
@@ -122,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     programs.add_compiled_options(commands.add_parser("compiled", help="the same programs under torch.compile"))
     sampling.add_options(commands.add_parser("sampling", help="neighbour sampling beside DGL's"))
     features.add_options(commands.add_parser("features", help="gathers of features in 8 bits beside fp16's"))
+    code_sums.add_options(commands.add_parser("code-sums", help="sums of features in 8 bits beside bf16's"))
     serving.add_options(
         commands.add_parser("serving", help="inference beside torch_geometric, eager and ahead of time")
     )
@@ -254,6 +256,7 @@ _COMMANDS = {
     "compiled": _compiled,
     "sampling": sampling.run,
     "features": features.run,
+    "code-sums": code_sums.run,
     "serving": serving.run,
     "plot": _plot,
     "table": _table,

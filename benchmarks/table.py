@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from . import facts, features, records, sampling, serving, table_cpu, table_cuda, table_pages
+from . import code_sums, facts, features, records, sampling, serving, table_cpu, table_cuda, table_pages
 from . import rows as row_files
 from .cells import by_machine, machine, wrapped
 from .programs import records as programs
@@ -90,6 +90,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "gpu_operators": ("cuda.csv", _of_rows(lambda rows: _joined([table_pages.gpu_operators(rows)]))),
     "sampling": (sampling.KEPT, lambda path: sampling.render(records.read(path, sampling.SamplingRow))),
     "features": (features.KEPT, lambda path: features.render(records.read(path, features.FeatureRow))),
+    "code_sums": (code_sums.KEPT, lambda path: code_sums.render(records.read(path, code_sums.CodeSumRow))),
     "serving": (serving.KEPT, lambda path: serving.render(records.read(path, serving.ServingRow))),
     "graphs": (facts.KEPT, lambda path: facts.render(facts.read(path))),
 }

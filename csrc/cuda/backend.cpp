@@ -15,6 +15,7 @@
 #include "kernels/graph/graph.h"
 #include "kernels/sddmm/sddmm.h"
 #include "kernels/softmax/edge_softmax.h"
+#include "kernels/spmm/code_sum.h"
 #include "kernels/spmm/copy_reduce.h"
 #include "kernels/spmm/edge_sum.h"
 #include "kernels/spmm/gated_sum.h"
@@ -93,7 +94,7 @@ const Backend kBackend{
     [](const EdgeSumBackwardArgs& args) { run<edge_sum_backward, edge_sum_backward_workspace>(args); },
     [](const GatedSumArgs& args) { run<gated_sum, gated_sum_workspace>(args); },
     [](const GatedSumBackwardArgs& args) { run<gated_sum_backward, gated_sum_backward_workspace>(args); },
-    nullptr,
+    [](const CodeSumArgs& args) { run<code_sum, code_sum_workspace>(args); },
     has_copy_reduce,
     /*reduces_one_extreme=*/false,
     [](const CopyReduceArgs& args) { run<copy_reduce, copy_reduce_workspace>(args); },

@@ -31,6 +31,7 @@ ELSEWHERE = (
     "gather_limit_kernel",
     "gather_rows_kernel",
     "dequantize_rows_kernel",
+    "code_sum_kernel",
     "naive_",
     "scalar_",
     "place_chunk_kernel",

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from halfgnn import Graph, ops
+from halfgnn.dataloading import Codes
 from laboratory.machine_code import launches
 from laboratory.simt import control
 from laboratory.simt.graphs import FEW_EDGES, PIECE, graph_of
@@ -108,3 +109,13 @@ def test_tensor_cores(arch, dtype, monkeypatch):
         terms.call(ops.dot_attention, g, tensors)
     assert any(launch.kernel.startswith("pair_tensor") for launch in found) == (arch >= 800)
     support_attention_edges.check(terms, g, tensors)
+
+
+def test_sums_of_float8(arch):
+    """All codes, which have an instruction of their own from sm_89 on."""
+    g = Graph.from_edges(torch.arange(256), torch.arange(256), num_src=256, num_dst=256)
+    for code in (torch.float8_e4m3fn, torch.float8_e5m2):
+        for width in (1, 12):
+            data = torch.arange(256, dtype=torch.uint8).view(256, 1).expand(256, width).contiguous().view(code)
+            found = ops.copy_u_sum(g, Codes(data, torch.tensor(0.5), dtype=torch.float32))
+            torch.testing.assert_close(found, data.float() / 2, rtol=0, atol=0, equal_nan=True)

@@ -401,3 +401,35 @@ def test_wrong_scales_and_dtypes(tmp_path):
     ]:  # fmt: skip
         with pytest.raises(error, match=match):
             call()
+
+
+# ---- codes for sums ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("per", ["row", "column", "tensor"])
+def test_codes(tmp_path, per):
+    """Those of all rows, or of some, from every kind of memory."""
+    ids = torch.tensor([3, 49, 3, 0])
+    for name, store in kinds(tmp_path, per):
+        every, some = store.codes(), store.codes(ids)
+        assert len(every) == 50 and every.data.data_ptr() == store.data.data_ptr(), name
+        assert every.dtype == some.dtype == store.dtype and some.shape == (4, 24)
+        assert torch.equal(some.values(), store.gather(ids)) and torch.equal(
+            every.values(2), store.gather(ids[[3]] + torch.arange(2))
+        )
+        assert every.values(2, torch.float32).dtype == torch.float32
+        with pytest.raises(IndexError, match=r"ids\[1\] is 50"):
+            store.codes(ids + 1)
+    with pytest.raises(ValueError, match="has no scale; expected a store of codes"):
+        FeatureStore(codes()).codes()
+
+
+def test_codes_in_a_batch():
+    """A Prefetcher moves them as it moves tensors."""
+    store = FeatureStore(codes(), scale=scales()[0])
+    batches = [torch.tensor([1, 2]), torch.tensor([0, 49])]
+    moved = list(Prefetcher(batches, "cpu", fetch=store.codes))
+    assert [torch.equal(found.values(), store.gather(ids)) for found, ids in zip(moved, batches, strict=True)] == [
+        True,
+        True,
+    ]

@@ -21,6 +21,7 @@ import torch
 import halfgnn
 from benchmarks import yardsticks
 from halfgnn import ops
+from halfgnn.ops import codes
 from tests import support
 from tests.gpu import cover, gpu_cases
 from tests.gpu.gpu_cases import Case, with_gradients
@@ -132,6 +133,20 @@ def gather_rows(graph, device: str) -> None:
                 out.cpu()
 
 
+def code_sums(on_gpu) -> None:
+    for width, code in itertools.product((7, 36, 96), codes.CODES):
+        data = torch.randint(0x70, (on_gpu.num_src, width), dtype=torch.uint8, device=on_gpu.device).view(code)
+        for shape, weight in (((), ()), ((width,), (1,)), ((on_gpu.num_src, 1), None)):
+            scale = torch.rand(shape, device=on_gpu.device)
+            zero = torch.full_like(scale, 100) if code in (torch.uint8, torch.int8) else None
+            x = codes.Codes(data, scale, zero)
+            ops.copy_u_mean(on_gpu, x)
+            if weight is not None:
+                ops.u_mul_e_sum(on_gpu, x, torch.rand(on_gpu.num_edges, *weight, device=on_gpu.device))
+        heads = codes.Codes(data.unsqueeze(1), torch.ones((), device=on_gpu.device))
+        ops.u_mul_e_sum(on_gpu, heads, torch.rand(on_gpu.num_edges, 1, 1, device=on_gpu.device))
+
+
 def scalar_baseline(graph, device: str) -> None:
     csc, (src, dst) = [None if t is None else t.to(device) for t in graph.csc()], (t.to(device) for t in graph.edges())
     for width in (1, 33, 70):
@@ -194,6 +209,7 @@ def main() -> int:
                 if args.device != "cpu":
                     gather_limit(graph, args.device)
                     gather_rows(graph, args.device)
+                    code_sums(copies[name])
                     scalar_baseline(graph, args.device)
                     naive(graph, args.device)
             check(case, graph, copies[name], dtype, misaligned, args.device)

@@ -11,6 +11,7 @@ ELSEWHERE = {
     "coo_to_csr",
     "transpose",
     "gather_rows",
+    "code_sum",
     "locality",
     "reorder",
     "neighbor_sample",

@@ -252,25 +252,3 @@ def test_errors(device):
             call()
     with torch.no_grad():
         ops.u_mul_e_sum(g, codes, weight.clone().requires_grad_())
-
-
-# ---- stores ------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("per", PER)
-def test_codes_of_a_store(per):
-    codes = make(20, 12, per=per)
-    store = halfgnn.dataloading.FeatureStore(
-        codes.data, scale=codes.scale.abs(), zero_point=codes.zero_point, dtype=torch.bfloat16
-    )
-    every = store.codes()
-    assert every.data.data_ptr() == codes.data.data_ptr() and every.dtype == torch.bfloat16
-    ids = torch.tensor([3, 19, 3, 0])
-    some = store.codes(ids)
-    assert len(some) == 4 and torch.equal(some.values(), store.gather(ids))
-    assert torch.equal(every.values(2), store.gather(torch.tensor([0, 1])))
-    assert every.values(2, torch.float32).dtype == torch.float32
-    with pytest.raises(IndexError, match=r"ids\[0\] is 20"):
-        store.codes(ids + 17)
-    with pytest.raises(ValueError, match="has no scale; expected a store of codes"):
-        halfgnn.dataloading.FeatureStore(codes.data).codes()
