@@ -73,6 +73,7 @@ _MESSAGE_VECTOR = (
 _GATED_VECTOR = r"(__half, __half, 8|__nv_bfloat16, __nv_bfloat16, 8|float, float, 4), 1, "
 MIN_LOADS = {
     r"spmm_sum_kernel<GatherConfig" + _FULL_VECTOR: 4,  # rows of four edges
+    r"code_sum_kernel<IntegerLane<GatherConfig<unsigned char, 16, ": 4,  # rows of four edges
     r"edge_sum_kernel<EdgeSumConfig" + _MESSAGE_VECTOR: 8,  # rows of four edges and of their nodes
     r"edge_sum_backward_kernel<EdgeSumConfig" + _MESSAGE_VECTOR.replace(r"\d", "[02]"): 8,
     r"edge_sum_backward_kernel<EdgeSumConfig" + _MESSAGE_VECTOR.replace(r"\d", "1"): 4,  # rows of edges are not read

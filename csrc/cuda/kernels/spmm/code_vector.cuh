@@ -49,7 +49,7 @@ struct PackedSums {
         even[w] += word & 0xff;
       } else {
         even[w] += word & kLowerBytes;
-        odd[w] += (word >> 8) & kLowerBytes;
+        odd[w] += bytes_of<0x4341>(word, 0);
       }
     }
   }
