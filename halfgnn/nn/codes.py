@@ -13,7 +13,7 @@ from ..ops.codes import Codes
 
 def are_codes(feat: Any) -> bool:
     """Whether the sources' features are codes, alone or in a pair."""
-    return isinstance(feat[0] if isinstance(feat, tuple) and feat else feat, Codes)
+    return isinstance(feat[0] if isinstance(feat, (tuple, list)) and feat else feat, Codes)
 
 
 def sides_of_codes(g: Graph, feat: Any, src: Any, dst: Any, name: str = "feat") -> tuple[Codes, Tensor]:

@@ -1,0 +1,44 @@
+"""SAGEConv of halfgnn.pyg on codes of 8 bits is that on their values."""
+
+import pytest
+import torch
+
+from halfgnn import pyg
+from tests.nn.test_codes import make
+
+
+@pytest.mark.parametrize("options", [{}, {"aggr": "sum", "normalize": True}, {"root_weight": False}], ids=str)
+def test_sage(options):
+    g, codes = make()
+    edge_index = torch.stack(g.edges())
+    conv = pyg.SAGEConv(24, 8, **options)
+    for graph in (edge_index, g):
+        for x_dst in (codes.values(12), None):
+            size = None if x_dst is not None else (20, 12)
+            got = conv((codes, x_dst), graph, size)
+            torch.testing.assert_close(got, conv((codes.values(), x_dst), graph, size), rtol=1e-4, atol=1e-5)
+    got.sum().backward()
+    assert conv.lin_l.weight.grad is not None
+
+
+def test_errors():
+    g, codes = make()
+    x_dst = codes.values(12)
+    for call, kind, message in [
+        (lambda: pyg.SAGEConv(24, 8)(codes, g), TypeError, "x is codes of 8 bits; expected a pair"),
+        (
+            lambda: pyg.SAGEConv(24, 8, aggr="max")((codes, x_dst), g),
+            TypeError,
+            r"x\[0\] is codes of 8 bits, which are read by",
+        ),
+        (lambda: pyg.SAGEConv(24, 8, project=True)((codes, x_dst), g), TypeError, "without project"),
+        (
+            lambda: pyg.SAGEConv(7, 8)((codes, x_dst), g),
+            ValueError,
+            r"x\[0\] has shape \(20, 24\); expected \(20, \*, 7\)",
+        ),
+        (lambda: pyg.SAGEConv((24, 7), 8)((codes, x_dst), g), ValueError, r"x\[1\] has shape \(12, 24\)"),
+        (lambda: pyg.GCNConv(24, 8)(codes, g), TypeError, r"x is a Codes; expected a torch.Tensor: x.values\(\)"),
+    ]:
+        with pytest.raises(kind, match=message):
+            call()
