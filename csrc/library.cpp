@@ -57,7 +57,8 @@ HALFGNN_SCHEMAS(m) {
   // rhs. `in_indptr` is the CSC indptr, which mean reads. lhs and rhs are needed where the formula reads them (mul,
   // div, and max/min of them); lhs_shape and rhs_shape, lhs_dtype and rhs_dtype describe the operands themselves. A
   // gradient that is not needed is an empty tensor. If in_indices and in_edge_ids, with in_indptr the CSC, are given,
-  // the gradients of a weighted sum may be made one after the other, where that is taken to be faster.
+  // the gradients of a weighted sum may be made one after the other, and those of copies of which the largest were
+  // taken may be added from nodes to sources, where that is taken to be faster.
   m.def(
       "gspmm_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor in_indptr, bool by_src, "
       "str op, str reduce, Tensor grad, Tensor? lhs, Tensor? rhs, Tensor? arg, SymInt[] lhs_shape, SymInt[] rhs_shape, "
@@ -75,12 +76,13 @@ HALFGNN_SCHEMAS(m) {
       "ScalarType? out_dtype=None, bool save=False, bool short_rows=False) -> (Tensor sum, Tensor mean, Tensor max, "
       "Tensor min, Tensor var, Tensor std, Tensor arg_max, Tensor arg_min, Tensor kept_mean, Tensor kept_std)");
   // Its gradient, CSR, from the gradients of the results, each of which may be absent. feat is needed for var and std;
-  // feat_shape and feat_dtype describe it. in_indptr: of the CSC.
+  // feat_shape and feat_dtype describe it. in_indptr: of the CSC, whose in_indices and in_edge_ids may be given, as in
+  // gspmm_backward.
   m.def(
       "copy_u_reduce_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor in_indptr, Tensor? feat, "
       "SymInt[] feat_shape, ScalarType feat_dtype, Tensor? sum, Tensor? mean, Tensor? max, Tensor? min, Tensor? var, "
-      "Tensor? std, Tensor? arg_max, Tensor? arg_min, Tensor? kept_mean, Tensor? kept_std, bool short_rows=False) "
-      "-> Tensor");
+      "Tensor? std, Tensor? arg_max, Tensor? arg_min, Tensor? kept_mean, Tensor? kept_std, bool short_rows=False, "
+      "Tensor? in_indices=None, Tensor? in_edge_ids=None) -> Tensor");
 
   // out[v] = the sum or mean (reduce) over in-edges e = (u, v), CSC, of weight[e] * (codes[u] - zero_point) * scale,
   // rounded once to out_dtype (fp16, bf16 or fp32). codes (num_src, *): uint8, int8, float8_e4m3fn or float8_e5m2;

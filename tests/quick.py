@@ -33,7 +33,7 @@ JOBS = os.environ.get("JOBS", "2")
 ATTENTION = ("attention", "attention_[!e]*", "ends_of_heads")
 TESTS = {
     "code_sum": ("code_sum",),
-    "copy_u_reduce": ("copy_u_reduce",),
+    "copy_u_reduce": ("copy_u_reduce", "winner_gradients"),
     "dot_attention": (*ATTENTION, "attention_edges", "tensor_*"),
     "edge_network": ("edge_network",),
     "edge_softmax": ("edge_softmax", "short_rows"),
@@ -42,7 +42,16 @@ TESTS = {
     "gather_rows": ("gather_rows", "dequantize"),
     "gatv2_attention": (*ATTENTION, "gatv2_edges", "tensor_*"),
     "gsddmm": ("sddmm", "out_edges", "ends_of_heads"),
-    "gspmm": ("spmm*", "edge_sum", "out_edges", "hub_accuracy", "short_rows", "row_schedule", "float32_gradient*"),
+    "gspmm": (
+        "spmm*",
+        "winner_gradients",
+        "edge_sum",
+        "out_edges",
+        "hub_accuracy",
+        "short_rows",
+        "row_schedule",
+        "float32_gradient*",
+    ),
     "head_logits": ("head_logits",),
     "segment_reduce": ("segment_reduce",),
     "u_add_v_add_e": ("u_add_v_add_e",),

@@ -98,10 +98,11 @@ struct CopyReduceArgs {
 
 // Its gradient. Nodes are those that were reduced into. Gradients that are null count as 0; all are of grad_type.
 struct CopyReduceBackwardArgs {
-  Topology topology;             // rows are those of feat, columns are nodes
-  const void* indptr = nullptr;  // of the nodes: their degrees
-  const void* feat = nullptr;    // read for var and std
-  DType type = DType::kFloat;    // of feat and grad_feat
+  Topology topology;  // rows are those of feat, columns are nodes
+  // Rows are nodes: their degrees, and if indices are given, the edges into them.
+  Topology in_edges;
+  const void* feat = nullptr;  // read for var and std
+  DType type = DType::kFloat;  // of feat and grad_feat
   const void* sum = nullptr;
   const void* mean = nullptr;
   const void* max = nullptr;
@@ -115,6 +116,9 @@ struct CopyReduceBackwardArgs {
   const float* kept_std = nullptr;
   int64_t num_nodes = 0;
   int64_t dim = 0;
+  // On the CPU: the sums of the gradients of max and min, of the rows of feat, if they were made before. The kernel
+  // then does not read max, min and their winners.
+  const float* won = nullptr;
   void* grad_feat = nullptr;
 
   bool has_squares() const { return var || std; }

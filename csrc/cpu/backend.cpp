@@ -8,6 +8,7 @@
 #include "gather_rows.h"
 #include "kernels/choose.h"
 #include "narrow_sum.h"
+#include "scatter_winners.h"
 #include "threads.h"
 #include "workspace.h"
 
@@ -55,7 +56,14 @@ void copy_reduce(const CopyReduceArgs& args) {
            [&](int64_t begin, int64_t end) { kernels().copy_reduce.forward(args, begin, end); });
 }
 
-void copy_reduce_backward(const CopyReduceBackwardArgs& args) {
+void copy_reduce_backward(CopyReduceBackwardArgs args) {
+  const bool scatters = scatters_winners(args);
+  if (scatters && !args.has_sums()) return scatter_winners(args, args.grad_feat, args.type);
+  const Workspace won(DType::kFloat, scatters ? args.topology.num_rows * args.dim : 0);
+  if (scatters) {
+    scatter_winners(args, won.get(), DType::kFloat);
+    args.won = static_cast<const float*>(won.get());
+  }
   const int64_t width = args.has_sums() ? args.dim * (args.has_squares() ? 2 : 1) : 0;
   const Workspace workspace(DType::kFloat, args.num_nodes * width);
   float* records = static_cast<float*>(workspace.get());
@@ -160,7 +168,7 @@ const Backend kBackend{
     [](DType type, int64_t dim, int64_t num_edges) { return kernels().has_reduce_kernel(type, dim, num_edges); },
     /*reduces_one_extreme=*/true,
     copy_reduce,
-    copy_reduce_backward,
+    [](const CopyReduceBackwardArgs& args) { copy_reduce_backward(args); },
     sddmm<&SddmmKernels::dot>,
     sddmm<&SddmmKernels::elementwise>,
     /*mixes_elementwise=*/true,

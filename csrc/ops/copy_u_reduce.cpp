@@ -167,7 +167,7 @@ ReduceResults copy_u_reduce(const Tensor& indptr, const Tensor& indices, const O
 struct ReduceGradient {
   const Tensor &indptr, &indices, &in_indptr;
   const OptionalTensor& edge_ids;
-  Topology topology;
+  Topology topology, in_edges;
   Feature feat;  // of declared shape and type; null unless it is read
   std::vector<int64_t> shape;
   ScalarType type;
@@ -212,7 +212,7 @@ Tensor run_reduce_kernel(const Backend& backend, const ReduceGradient& b, Scalar
   Tensor result = new_result(b.shape, b.in_indptr.options().dtype(b.type));
   CopyReduceBackwardArgs args;
   args.topology = b.topology;
-  args.indptr = b.in_indptr.const_data_ptr();
+  args.in_edges = b.in_edges;
   args.feat = b.feat.operand.data;
   args.type = dtype_of(b.type, "feat");
   const void** grads[] = {&args.sum, &args.mean, &args.max, &args.min, &args.var, &args.std};
@@ -274,7 +274,8 @@ Tensor copy_u_reduce_backward(const Tensor& indptr, const Tensor& indices, const
                               ScalarType feat_dtype, const OptionalTensor& sum, const OptionalTensor& mean,
                               const OptionalTensor& max, const OptionalTensor& min, const OptionalTensor& var,
                               const OptionalTensor& std, const OptionalTensor& arg_max, const OptionalTensor& arg_min,
-                              const OptionalTensor& kept_mean, const OptionalTensor& kept_std, bool short_rows) {
+                              const OptionalTensor& kept_mean, const OptionalTensor& kept_std, bool short_rows,
+                              const OptionalTensor& in_indices, const OptionalTensor& in_edge_ids) {
   const Device device = indptr.device();
   const DeviceGuard guard(device);
   const Backend& backend = backend_of(device);
@@ -286,6 +287,7 @@ Tensor copy_u_reduce_backward(const Tensor& indptr, const Tensor& indices, const
       in_indptr,
       edge_ids,
       topology_of(indptr, indices, edge_ids, indices.numel(), short_rows),
+      topology_of(in_indptr, in_indices, in_edge_ids, indices.numel()),
       feature_of(feat, "feat", Target::kRow, device),
       feat_shape.vec(),
       feat_dtype,

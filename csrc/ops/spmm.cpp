@@ -210,12 +210,12 @@ MulBackwardArgs mul_backward_args(const Backward& b, Tensor& grad_lhs, Tensor& g
 }
 
 // Both gradients of a weighted sum, with one gather or two.
-void mul_grad_both(const Backward& b, const std::optional<Topology>& in_edges, Tensor& grad_lhs, Tensor& grad_rhs) {
+void mul_grad_both(const Backward& b, const Topology& in_edges, Tensor& grad_lhs, Tensor& grad_rhs) {
   const MulBackwardArgs args = mul_backward_args(b, grad_lhs, grad_rhs);
-  if (!in_edges || !b.backend.takes_two_gathers(args, *in_edges)) return b.backend.mul_backward(args);
+  if (!in_edges.indices || !b.backend.takes_two_gathers(args, in_edges)) return b.backend.mul_backward(args);
   sum_grad_lhs(b, grad_lhs);
   Backward by_in_edges = b;
-  by_in_edges.topology = *in_edges;
+  by_in_edges.topology = in_edges;
   edge_grad_rhs(by_in_edges, grad_rhs);
 }
 
@@ -261,11 +261,11 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
 }
 
 // Gradient of lhs alone, of copies of which the largest or smallest were taken.
-void extremum_grad_lhs(const Backward& b, Reduce reduce, const Tensor& in_indptr, Tensor& grad_lhs) {
+void extremum_grad_lhs(const Backward& b, Reduce reduce, const Topology& in_edges, Tensor& grad_lhs) {
   const Tensor winners = b.arg->scalar_type() == ScalarType::Int ? *b.arg : b.arg->to(ScalarType::Int);
   CopyReduceBackwardArgs args;
   args.topology = b.topology;
-  args.indptr = in_indptr.const_data_ptr();
+  args.in_edges = in_edges;
   args.type = dtype_of(grad_lhs.scalar_type(), "grad_lhs");
   (reduce == Reduce::kMax ? args.max : args.min) = b.grad.operand.data;
   (reduce == Reduce::kMax ? args.arg_max : args.arg_min) = static_cast<const int32_t*>(winners.const_data_ptr());
@@ -348,8 +348,7 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   const Declared lhs{lhs_shape, lhs_dtype, need_lhs}, rhs{rhs_shape, rhs_dtype, need_rhs};
   check_backward(b, by_src, in_indptr.numel() - 1, lhs, rhs);
   if (arg.defined()) check_arg(arg, grad_out, indptr);
-  std::optional<Topology> in_edges;
-  if (in_indices) in_edges = topology_of(in_indptr, in_indices, in_edge_ids, indices.numel());
+  const Topology in_edges = topology_of(in_indptr, in_indices, in_edge_ids, indices.numel());
 
   Tensor grad_lhs = lhs.empty_gradient(grad_out), grad_rhs = rhs.empty_gradient(grad_out);
   switch (path_of(b, dtype_of(rhs_dtype, "rhs"), by_src, need_lhs, need_rhs)) {
@@ -358,7 +357,7 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
     case BackwardPath::kMulBoth: mul_grad_both(b, in_edges, grad_lhs, grad_rhs); break;
     case BackwardPath::kEdgeSum: edge_sum_gradients(b, lhs, rhs, grad_lhs, grad_rhs); break;
     case BackwardPath::kEdgeRhs: edge_grad_rhs(b, grad_rhs); break;
-    case BackwardPath::kExtremumLhs: extremum_grad_lhs(b, reduce, in_indptr, grad_lhs); break;
+    case BackwardPath::kExtremumLhs: extremum_grad_lhs(b, reduce, in_edges, grad_lhs); break;
     case BackwardPath::kGeneral: general_backward(b, by_src, grad_lhs, grad_rhs); break;
   }
   return {grad_lhs, grad_rhs};

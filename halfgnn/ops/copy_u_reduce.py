@@ -48,7 +48,7 @@ def _(indptr, indices, edge_ids, feat, reduces, eps, out_dtype=None, save=False,
 @register_fake("copy_u_reduce_backward")
 def _(
     indptr, indices, edge_ids, in_indptr, feat, feat_shape, feat_dtype, sum, mean, max, min, var, std, arg_max, arg_min,
-    kept_mean, kept_std, short_rows=False,
+    kept_mean, kept_std, short_rows=False, in_indices=None, in_edge_ids=None,
 ):  # fmt: skip
     return indptr.new_empty(feat_shape, dtype=feat_dtype)
 
@@ -97,6 +97,7 @@ class _CopyUReduce(torch.autograd.Function):
             *out, indptr, None if var is None and std is None else x, ctx.shape, ctx.dtype, *cotangents,
             None if largest is None else arg_max, None if smallest is None else arg_min,
             None if var is None and std is None else kept_mean, None if std is None else kept_std, short_rows,
+            *((None, None) if largest is None and smallest is None else (indices, edge_ids)),
         )  # fmt: skip
         if is_recorded():
             again = functools.partial(_gradient, ctx.shape, ctx.dtype)

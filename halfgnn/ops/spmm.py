@@ -114,7 +114,8 @@ def _gradients(
         indptr, indices, edge_ids, short_rows, schedule = in_indptr, in_indices, in_edge_ids, in_short_rows, None
     elif indptr is None:
         indptr, indices, edge_ids = out_edges(csc, call.shapes[0][0])
-    if call.op != "mul" or not need_lhs or not need_rhs:
+    reads_in_edges = need_rhs if call.op == "mul" else call.op == "copy_lhs" and arg is not None
+    if not need_lhs or not reads_in_edges:
         in_indices = in_edge_ids = None
     args = (
         indptr, indices, edge_ids, in_indptr, need_lhs, call.op, call.reduce, grad, lhs, rhs, arg, *call.shapes, *call.dtypes,

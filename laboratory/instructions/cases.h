@@ -94,7 +94,7 @@ Call copy_u_reduce_backward(const Context& c) {
   c.kernels.copy_reduce.forward(forward, 0, kNodes);
   CopyReduceBackwardArgs args;
   args.topology = c.graph.csr;
-  args.indptr = c.graph.csc.indptr;
+  args.in_edges.indptr = c.graph.csc.indptr;
   args.feat = forward.feat;
   args.type = args.grad_type = c.shape.type;
   args.mean = c.nodes();
@@ -112,6 +112,28 @@ Call copy_u_reduce_backward(const Context& c) {
   return [=] {
     c.kernels.copy_reduce.records(args, records, 0, kNodes);
     c.kernels.copy_reduce.gradient(args, records, 0, kNodes);
+  };
+}
+// The gradient of the maximum that is added to the sources of winners, of all columns.
+Call copy_u_max_backward(const Context& c) {
+  const CopyReduceArgs forward = reduce_args(c);
+  c.kernels.copy_reduce.forward(forward, 0, kNodes);
+  CopyReduceBackwardArgs args;
+  args.topology = c.graph.csr;
+  args.in_edges = c.graph.csc;
+  args.type = args.grad_type = c.shape.type;
+  args.max = c.nodes();
+  args.arg_max = static_cast<const int32_t*>(forward.arg_max);
+  args.num_nodes = kNodes;
+  args.dim = c.shape.len();
+  args.grad_feat = c.new_nodes();
+  const int64_t slices = slices_of(args.dim);
+  auto* sources = static_cast<uint32_t*>(c.memory.empty(DType::kFloat, slices * kNodes * kWinnerColumns, Result::kIds));
+  auto* sums = static_cast<double*>(c.memory.empty(DType::kDouble, (kNodes + 1) * kWinnerColumns));
+  return [=] {
+    const WinnerColumns columns{args, 0, args.dim, sources, args.grad_feat, args.type};
+    c.kernels.copy_reduce.winners(columns, 0, kNodes);
+    for (int64_t slice = 0; slice < slices; ++slice) c.kernels.copy_reduce.scatter(columns, slice, 0, kNodes, sums);
   };
 }
 // What the vector kernels are there to avoid: the controls of the comparison.
@@ -400,6 +422,7 @@ struct Operator {
 constexpr Operator kOperators[] = {
     {"copy_u_sum", copy_u_sum, false, takes_sum},
     {"copy_u_max", copy_u_max, false, takes_reduce},
+    {"copy_u_max backward to winners", copy_u_max_backward, false, takes_reduce},
     {"copy_u_max by the general kernel", copy_u_max_general, false},
     {"copy_u_reduce", copy_u_reduce, false, takes_reduce},
     {"copy_u_reduce backward", copy_u_reduce_backward, false, takes_reduce},

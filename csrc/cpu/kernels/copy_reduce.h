@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-#include "copy_reduce_gradient.h"
+#include "copy_reduce_scatter.h"
 #include "extreme_tiles.h"
 #include "kernels.h"
 #include "reduce_results.h"
@@ -246,6 +246,7 @@ static void copy_reduce_gradient(const CopyReduceBackwardArgs& args, const float
 }
 
 extern const CopyReduceKernels kCopyReduce;
-const CopyReduceKernels kCopyReduce = {copy_reduce, copy_reduce_records, copy_reduce_gradient};
+const CopyReduceKernels kCopyReduce = {copy_reduce, copy_reduce_records, copy_reduce_gradient, copy_reduce_winners,
+                                       copy_reduce_scatter};
 
 }  // namespace halfgnn::HALFGNN_ISA

@@ -16,7 +16,7 @@ namespace halfgnn::HALFGNN_ISA {
 template <class G>
 void copy_reduce_node_records(const CopyReduceBackwardArgs& args, float* records, int64_t begin, int64_t end) {
   const int64_t n = args.dim, width = n * (args.has_squares() ? 2 : 1);
-  const Ids indptr(args.indptr, args.topology.is_int64);
+  const Ids indptr(args.in_edges.indptr, args.topology.is_int64);
   Buffer<float> grad(n);
   for (int64_t v = begin; v < end; ++v) {
     const int64_t degree = indptr[v + 1] - indptr[v];
@@ -148,7 +148,7 @@ void copy_reduce_gradient_rows(const CopyReduceBackwardArgs& args, const float* 
   RowWindow<float> edges(adj, records, parts * n, false);
   Winners<B> max(adj, args.max, args.arg_max, n), min(adj, args.min, args.arg_min, n);
   RunningSum<float> sums(blocks.workspace()), winners(n);
-  const bool has_sums = args.has_sums(), has_winners = args.max || args.min;
+  const bool has_sums = args.has_sums(), has_winners = !args.won && (args.max || args.min);
   Buffer<float> level(parts * n), feat(n);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
@@ -165,10 +165,11 @@ void copy_reduce_gradient_rows(const CopyReduceBackwardArgs& args, const float* 
         edges.hold(p, count);
         tiles.sum(edges.rows(p), count, nullptr, sum);
       }
-      if (args.max) max.add(p, count, won);
-      if (args.min) min.add(p, count, won);
+      if (has_winners && args.max) max.add(p, count, won);
+      if (has_winners && args.min) min.add(p, count, won);
     }
     float* result = winners.finish();
+    if (args.won) memcpy(result, args.won + row * n, static_cast<size_t>(n) * sizeof(float));
     if (has_sums) {
       store_scaled(blocks, sums.finish(), 1.f, level.get());
       for (int64_t i = 0; i < n; ++i) result[i] += level[i];

@@ -33,11 +33,29 @@ struct GatedSumKernels {
 struct CodeSumKernels {
   void (*forward)(const CodeSumArgs&, int64_t row_begin, int64_t row_end);  // of rows of at least one code
 };
+// A part of the columns of a gradient of maxima and minima, for which elements are added to the sources of their
+// winners, kWinnerColumns at a time.
+constexpr int64_t kWinnerColumns = 16;
+constexpr uint32_t kNoSource = UINT32_MAX;
+constexpr int64_t slices_of(int64_t columns) { return (columns + kWinnerColumns - 1) / kWinnerColumns; }
+struct WinnerColumns {
+  const CopyReduceBackwardArgs& args;  // with in_edges
+  int64_t first, count;
+  uint32_t* sources;  // of the winners of max and then of min: kWinnerColumns per slice and node
+  void* out;          // rows of args.dim values of `type`
+  DType type;
+
+  int64_t slices() const { return slices_of(count); }
+};
 struct CopyReduceKernels {  // of shapes that has_reduce_kernel() takes
   void (*forward)(const CopyReduceArgs&, int64_t row_begin, int64_t row_end);
   // What the gradient reads of nodes: 2 * dim values per node, or dim if it is not of var or std.
   void (*records)(const CopyReduceBackwardArgs&, float* records, int64_t node_begin, int64_t node_end);
   void (*gradient)(const CopyReduceBackwardArgs&, const float* records, int64_t row_begin, int64_t row_end);
+  // Looks up the sources of winners, of some nodes.
+  void (*winners)(const WinnerColumns&, int64_t node_begin, int64_t node_end);
+  // Writes the sums of one slice, of some sources. sums: room for one row more.
+  void (*scatter)(const WinnerColumns&, int64_t slice, int64_t row_begin, int64_t row_end, double* sums);
 };
 struct SddmmKernels {
   // Plain dot of rows of types that may mix, of a shape that has_vector_kernel() takes.

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) reduce_records_kernel(const KernelAr
 
 cudaError_t reduce_records(const CopyReduceBackwardArgs& args, float* records, const Launch& launch) {
   if (!args.has_sums()) return cudaSuccess;
-  const KernelArgs kernel{args, args.has_squares(), {{args.indptr, args.topology.is_int64}}, records};
+  const KernelArgs kernel{args, args.has_squares(), {{args.in_edges.indptr, args.topology.is_int64}}, records};
   const int64_t blocks = ceil_div(args.num_nodes, kThreads / kWarpSize);
   return cuda::launch(reduce_records_kernel, blocks, kThreads, launch.stream, kernel);
 }
