@@ -11,6 +11,7 @@
 #include "../../csrc/cuda/kernels/plan/lanes.h"
 #include "../../csrc/cuda/kernels/plan/tensor_cores.h"
 #include "../../csrc/cuda/kernels/plan/units.h"
+#include "../../csrc/cuda/kernels/plan/winners.h"
 
 using namespace halfgnn::cuda;
 
@@ -133,6 +134,20 @@ bool weighted_backward(const Device* device, int64_t num_src, int64_t num_dst, i
   out[1] = planner.dots();
   out[2] = planner.sums();
   return planner.takes_two_gathers();
+}
+
+// Columns of a slice if elements are added; seconds of additions in the widest slice (0: there is none) and of a
+// gather; bytes of workspace.
+int64_t winners(const Device* device, int64_t num_nodes, int64_t num_edges, int64_t dim, int64_t extremes,
+                bool searches, int64_t gathered_bytes, int64_t streamed_bytes, double* seconds, int64_t* workspace) {
+  const WinnersProblem problem{num_nodes, num_nodes, num_edges,      dim,           extremes,
+                               4,         searches,  gathered_bytes, streamed_bytes};
+  const WinnersPlanner planner(*device, problem);
+  const int64_t widest = planner.slice_columns();
+  seconds[0] = widest > 0 ? planner.adding(widest) : 0;
+  seconds[1] = planner.gathering();
+  *workspace = planner.workspace_bytes(widest);
+  return planner.plan();
 }
 
 void whole_heads(const Device* device, int64_t columns, int64_t row_bytes, int64_t num_edges, int64_t heads,

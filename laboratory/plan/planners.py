@@ -203,6 +203,13 @@ class Planners:
         sizes = (nodes, nodes, edges, row_bytes, weight_bytes, id_bytes, in_order)
         return self._call("weighted_backward", self.device(device), *sizes, times, result=c_bool), list(times)
 
+    def winners(self, device, nodes, edges, dim, gathered_bytes, streamed_bytes, extremes=1, searches=False):
+        """Columns of a slice of the gradient of maxima, 0 if it is gathered; seconds of additions, and of a gather; bytes."""
+        seconds, workspace = (c_double * 2)(), c_int64()
+        sizes = (nodes, edges, dim, extremes, searches, gathered_bytes, streamed_bytes)
+        columns = self._call("winners", self.device(device), *sizes, seconds, workspace, result=c_int64)
+        return columns, *seconds, workspace.value
+
     def parts_of_heads(self, device, nodes, edges, heads, vectors, whole_heads=False, kernel="gat"):
         return self.parts_of_heads_and_slices(device, nodes, edges, heads, vectors, whole_heads, kernel)[0]
 

@@ -28,6 +28,7 @@ MODULES = (
     "laboratory/simt/test_lanes.py",
     "laboratory/simt/test_messages.py",
     "laboratory/simt/test_reductions.py",
+    "laboratory/simt/test_winners.py",
     "laboratory/simt/test_attention_kernels.py",
     "laboratory/simt/test_graph_kernels.py",
     "laboratory/simt/test_reached.py",

@@ -74,6 +74,13 @@ def test_a_hub_rounds_once():
     got, expected = gradient(g, grad, arg, "max"), exact(g, grad, arg)
     assert torch.equal(got, expected)
     assert not torch.equal(gradient(g, grad, arg, "max", in_edges=False), expected)
+    leaf = x.requires_grad_()  # operators pass the in-edges
+    assert torch.equal(torch.autograd.grad(ops.copy_u_max(g, leaf), leaf, grad)[0], expected)
+    most, least = ops.copy_u_reduce(g, leaf, ("max", "min"))
+    (both,) = torch.autograd.grad([most, least], leaf, [grad, grad])
+    least_arg = winners_of(g, x.detach(), "min")
+    double = exact(g, torch.cat([grad, grad], 1), torch.cat([arg, least_arg], 1))
+    assert torch.equal(both[7], double[7, :24]) and torch.equal(both[0], double[0, 24:])
 
 
 @pytest.mark.parametrize("width", [8, 24, 130])

@@ -7,6 +7,7 @@
 #include "../plan/device.h"
 #include "../plan/slices.h"
 #include "copy_reduce_launch.h"
+#include "scatter_winners.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -97,9 +98,51 @@ int32_t columns_per_mark(const CopyReduceBackwardArgs& args) {
   return share_won(args, columns) <= kMostMarked ? columns : 0;
 }
 
+// What an edge reads: its node's record, and the gradients and winners of both extremes, or of marked columns; and
+// beside these, ids and marks.
+struct EdgeBytes {
+  int64_t row, streamed;
+};
+EdgeBytes edge_bytes(const CopyReduceBackwardArgs& args, int32_t columns) {
+  const int64_t of_extreme = args.dim * (size_of(args.grad_type) + static_cast<int64_t>(sizeof(int32_t)));
+  int64_t of_extremes = ((args.max != nullptr) + (args.min != nullptr)) * of_extreme, ids = ids_bytes(args.topology);
+  if (columns > 0) {
+    const double marked = share_won(args, columns) * static_cast<double>(of_extremes / args.dim);
+    of_extremes = std::max(int64_t{1}, std::lround(marked)) * args.dim;
+    ids += scattered_bytes(current_device(), args.topology.num_edges, sizeof(uint8_t));
+  }
+  const int64_t row = record_len(args) * static_cast<int64_t>(sizeof(float)) + of_extremes;
+  return {row == 0 ? of_extreme : row, ids};  // without nodes there are no gradients
+}
+
+// Whether, and how, elements are added to sources in place of all that.
+WinnersWorkspace winners_workspace(const CopyReduceBackwardArgs& args) {
+  if (args.in_edges.indices == nullptr || args.has_sums() || (args.max == nullptr && args.min == nullptr) ||
+      args.type != DType::kHalf || args.grad_type != DType::kHalf || args.num_nodes == 0) {
+    return {};
+  }
+  const EdgeBytes gathered = edge_bytes(args, columns_per_mark(args));
+  const WinnersProblem problem{args.topology.num_rows,
+                               args.num_nodes,
+                               args.topology.num_edges,
+                               args.dim,
+                               (args.max != nullptr) + (args.min != nullptr),
+                               id_bytes(args.topology),
+                               args.in_edges.edge_ids != nullptr,
+                               gathered.row,
+                               gathered.streamed};
+  const Device device = current_device();
+  const WinnersPlanner planner(device, problem);
+  const int64_t columns = planner.plan();
+  return {columns, planner.workspace_bytes(columns), planner.flag_bytes(columns)};
+}
+
 }  // namespace
 
 size_t copy_reduce_backward_workspace(const CopyReduceBackwardArgs& args) {
+  if (const WinnersWorkspace winners = winners_workspace(args); winners.columns > 0) {
+    return static_cast<size_t>(winners.bytes);
+  }
   const int64_t marks = columns_per_mark(args) > 0 ? args.topology.num_edges : 0;
   return record_bytes(args) + slot_bytes(args) + aligned_bytes(static_cast<size_t>(marks));
 }
@@ -111,6 +154,9 @@ cudaError_t copy_reduce_backward(const CopyReduceBackwardArgs& args, const Launc
   }
   if (args.topology.num_rows == 0 || args.dim == 0) return cudaSuccess;
 
+  if (const WinnersWorkspace winners = winners_workspace(args); winners.columns > 0) {
+    return scatter_winners(args, winners, launch);
+  }
   auto* records = static_cast<float*>(launch.workspace);
   if (const cudaError_t status = reduce_records(args, records, launch); status != cudaSuccess) return status;
 
@@ -135,17 +181,8 @@ cudaError_t copy_reduce_backward(const CopyReduceBackwardArgs& args, const Launc
     kernel_args.marks = {reinterpret_cast<uint8_t*>(partial + slot_bytes(args)), columns};
     if (const cudaError_t status = mark_winners(args, kernel_args.marks, launch); status != cudaSuccess) return status;
   }
-  // What an edge reads: its node's record, and the gradients and winners of both extremes, or of marked columns.
-  const int64_t of_extreme = kernel_args.grad_bytes + kernel_args.arg_bytes;
-  int64_t of_extremes = ((args.max != nullptr) + (args.min != nullptr)) * of_extreme, ids = ids_bytes(args.topology);
-  if (columns > 0) {
-    const double marked = share_won(args, columns) * static_cast<double>(of_extremes / args.dim);
-    of_extremes = std::max(int64_t{1}, std::lround(marked)) * args.dim;
-    ids += scattered_bytes(current_device(), args.topology.num_edges, sizeof(uint8_t));
-  }
-  int64_t row_bytes = kernel_args.record_bytes + of_extremes;
-  if (row_bytes == 0) row_bytes = of_extreme;  // without nodes there are no gradients
-  const GatherShape shape{nullptr, args.num_nodes, row_bytes, false, ids, kCopyReduceBackwardWork, 0};
+  const EdgeBytes read = edge_bytes(args, columns);
+  const GatherShape shape{nullptr, args.num_nodes, read.row, false, read.streamed, kCopyReduceBackwardWork, 0};
   const cudaError_t status = with_type(args.grad_type, [&](auto t) {
     return copy_reduce_backward_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch);
   });

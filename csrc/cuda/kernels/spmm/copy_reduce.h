@@ -9,7 +9,9 @@
 //                hold is joined by additions. Of two-byte types two elements are compared at a time, and what lanes
 //                hold is joined as integers that have an element above the place of its edge. The backward first makes,
 //                of each reduced node, the coefficients of what its edges pass on: level + slope * feat. Then it
-//                gathers these, and the gradients and winners of extremes, over out-edges.
+//                gathers these, and the gradients and winners of extremes, over out-edges. Gradients of extremes of
+//                fp16 alone are added to the sources of winners instead where that is taken to be faster
+//                (scatter_winners.cu).
 #pragma once
 
 #include "../core/launch.h"
