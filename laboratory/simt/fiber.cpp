@@ -39,7 +39,6 @@ namespace simt {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kStackBytes = 256 * 1024;
 
 }  // namespace
 

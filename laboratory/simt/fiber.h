@@ -4,12 +4,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "races.h"
+
 #if !defined(__x86_64__) || defined(SIMT_UCONTEXT)
 #define SIMT_UCONTEXT 1
 #include <ucontext.h>
 #endif
 
 namespace simt {
+
+constexpr size_t kStackBytes = 256 * 1024;
 
 // A stack below a page that may not be touched.
 class Stack {
@@ -22,6 +26,7 @@ class Stack {
   void allocate(int color);
   void* bottom() const { return bottom_; }
   void* top() const { return top_; }
+  Unwatched extent() const { return {reinterpret_cast<uintptr_t>(bottom_), kStackBytes}; }
   // Forgets what an abandoned fiber left behind.
   void unpoison();
 

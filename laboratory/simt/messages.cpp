@@ -61,4 +61,25 @@ std::string symbolize(const void* address, const char* format) {
   return text;
 }
 
+namespace {
+
+std::string access_of(int thread, bool is_store, const void* pc) {
+  const std::string line = symbolize(pc, "%s:%l");
+  return "warp " + std::to_string(thread / warpSize) + (is_store ? " writes at " : " reads at ") +
+         line.substr(line.rfind('/') + 1);
+}
+
+}  // namespace
+
+std::string describe(const Race& race, int thread) {
+  return "a race over shared memory: " + access_of(thread, race.access.is_store, race.access.pc) + ", " +
+         access_of(race.other_warp * warpSize, race.other_is_store, race.other_pc) + ", without a barrier between";
+}
+
+std::string describe(const GlobalRace& race, int thread) {
+  return "a race over global memory: " + access_of(thread, race.access.is_store, race.access.pc) + ", " +
+         access_of(race.other_thread, race.other_is_store, race.other_pc) +
+         (race.other_is_this_block ? "" : " in another block") + ", and nothing orders them";
+}
+
 }  // namespace simt

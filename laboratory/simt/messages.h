@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "global_races.h"
+#include "races.h"
 #include "simt/runtime.h"
 
 namespace simt {
@@ -20,5 +22,9 @@ std::string to_string(const Site& site);
 
 // What the sanitizers' format says of a return address.
 std::string symbolize(const void* address, const char* format);
+
+// A race that an access of `thread` makes.
+std::string describe(const Race& race, int thread);
+std::string describe(const GlobalRace& race, int thread);
 
 }  // namespace simt

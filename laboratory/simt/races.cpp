@@ -83,19 +83,25 @@ Race Races::touch(Cell& cell, int thread, const Access& access) const {
   return {};
 }
 
-// Defined in runtime.cpp, for the thread that runs.
+// Defined in runtime.cpp, for the thread that runs: of shared memory, and of what is neither that nor its stack.
 void watch(const Access& access);
+void watch_global(const Access& access);
+
+Unwatched unwatched;
 
 }  // namespace simt
 
 // The linker's --wrap puts these in the place of AddressSanitizer's, which they go on to.
-#define SIMT_CHECK(function, bytes, is_store, parameters, ...)                                   \
-  extern "C" void __real___asan_##function parameters;                                           \
-  extern "C" __attribute__((visibility("hidden"))) void __wrap___asan_##function parameters {    \
-    if (address - simt::watched_begin < simt::watched_bytes) {                                   \
-      simt::watch({address, static_cast<size_t>(bytes), is_store, __builtin_return_address(0)}); \
-    }                                                                                            \
-    __real___asan_##function(__VA_ARGS__);                                                       \
+#define SIMT_CHECK(function, bytes, is_store, parameters, ...)                                             \
+  extern "C" void __real___asan_##function parameters;                                                     \
+  extern "C" __attribute__((visibility("hidden"))) void __wrap___asan_##function parameters {              \
+    const simt::Access access{address, static_cast<size_t>(bytes), is_store, __builtin_return_address(0)}; \
+    if (address - simt::watched_begin < simt::watched_bytes) {                                             \
+      simt::watch(access);                                                                                 \
+    } else if (simt::watched_bytes != 0 && address - simt::unwatched.begin >= simt::unwatched.size) {      \
+      simt::watch_global(access);                                                                          \
+    }                                                                                                      \
+    __real___asan_##function(__VA_ARGS__);                                                                 \
   }
 #define SIMT_CHECKS(bytes)                                            \
   SIMT_CHECK(load##bytes, bytes, false, (uintptr_t address), address) \

@@ -19,6 +19,13 @@ struct Access {
   const void* pc;
 };
 
+// The stack of the lane that runs.
+struct Unwatched {
+  uintptr_t begin;
+  size_t size;
+};
+extern Unwatched unwatched;
+
 struct Race {
   Access access;
   int other_warp;

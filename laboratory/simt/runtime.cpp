@@ -13,6 +13,7 @@
 
 #include "device.h"
 #include "fiber.h"
+#include "global_races.h"
 #include "messages.h"
 #include "races.h"
 #include "random.h"
@@ -51,6 +52,8 @@ class Machine {
   cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, const Body& body);
   uint64_t collective(const Request& request);
   void watch(const Access& access) { report(races_.access(current_, access)); }
+  void watch_global(const Access& access, bool is_atomic) { report(global_races_.access(current_, access, is_atomic)); }
+  void fence() { global_races_.fence(current_); }
   bool is_running() const { return is_running_; }
   int current_lane() const { return current_ % warpSize; }
   [[noreturn]] void fail_lane(const std::string& message);
@@ -67,6 +70,7 @@ class Machine {
   void resume(int thread) {
     current_ = thread;
     threadIdx = thread_indices_[static_cast<size_t>(thread)];
+    unwatched = stacks_[thread].extent();
   }
   void make_runnable(int warp, uint32_t lanes) {
     warps_[warp].runnable |= lanes;
@@ -77,7 +81,10 @@ class Machine {
     if (warps_[warp].runnable == 0) ready_ &= ~(1u << warp);
   }
   void leave();
-  void report(const Race& race);
+  template <class AnyRace>
+  void report(const AnyRace& race) {
+    if (race) fail_lane(describe(race, current_));
+  }
   void complete_barrier();
   void complete(int warp, uint32_t mask);
   void check_same(int warp, uint32_t mask);
@@ -98,6 +105,7 @@ class Machine {
   Body body_{};
   SharedMemory* shared_ = nullptr;
   Races races_;
+  GlobalRaces global_races_;
   const void* kernel_ = nullptr;
   int threads_ = 0;
   int num_warps_ = 0;
@@ -207,17 +215,6 @@ void Machine::fail_lane(const std::string& message) {
   std::abort();
 }
 
-void Machine::report(const Race& race) {
-  if (!race) return;
-  const auto name = [](int warp, bool is_store, const void* pc) {
-    const std::string line = symbolize(pc, "%s:%l");
-    return "warp " + std::to_string(warp) + (is_store ? " writes at " : " reads at ") +
-           line.substr(line.rfind('/') + 1);
-  };
-  fail_lane("a race over shared memory: " + name(current_ / warpSize, race.access.is_store, race.access.pc) + ", " +
-            name(race.other_warp, race.other_is_store, race.other_pc) + ", without a barrier between");
-}
-
 void Machine::start_block() {
   for (int warp = 0; warp < num_warps_; ++warp) {
     const int lanes = std::min(threads_ - warp * warpSize, warpSize);
@@ -230,6 +227,7 @@ void Machine::start_block() {
   arrived_ = 0;
   shared_->begin_block();
   races_.sync_block();
+  global_races_.begin_block();
 }
 
 void Machine::run_block() {
@@ -297,6 +295,7 @@ cudaError_t Machine::launch(const cudaLaunchConfig_t& config, const void* kernel
     SharedMemory shared(config.dynamicSmemBytes);
     shared_ = &shared;
     if (settings.races != 0) races_.begin_launch(shared.begin(), shared.bytes());
+    global_races_.begin_launch();
     run_grid();
     races_.end_launch();
   }
@@ -353,6 +352,7 @@ void Machine::complete_barrier() {
   }
   arrived_ = 0;
   races_.sync_block();
+  global_races_.sync_block();
 }
 
 void Machine::check_same(int warp, uint32_t mask) {
@@ -398,7 +398,10 @@ void Machine::complete(int warp, uint32_t mask) {
   } else {
     const uint64_t result = kind == Collective::kReduceMax ? maximum(lanes, mask) : vote(lanes, mask);
     for (uint32_t left = mask; left != 0; left &= left - 1) lanes[__builtin_ctz(left)].result = result;
-    if (kind == Collective::kSyncWarp) races_.sync_warp(warp);
+    if (kind == Collective::kSyncWarp) {
+      races_.sync_warp(warp);
+      global_races_.sync_warp(warp);
+    }
   }
   warps_[warp].waiting &= ~mask;
   make_runnable(warp, mask);
@@ -455,6 +458,18 @@ uint64_t collective(const Request& request) {
 }
 
 void watch(const Access& access) { machine.watch(access); }
+
+bool is_in_atomic = false;
+void watch_global(const Access& access) {
+  if (!is_in_atomic) machine.watch_global(access, false);
+}
+void begin_atomic(const void* address, unsigned bytes) {
+  is_in_atomic = true;
+  const Access access{reinterpret_cast<uintptr_t>(address), bytes, true, __builtin_return_address(0)};
+  if (machine.is_running() && settings.races != 0) machine.watch_global(access, true);
+}
+void end_atomic() { is_in_atomic = false; }
+void fence() { machine.fence(); }
 
 int current_lane() { return machine.current_lane(); }
 

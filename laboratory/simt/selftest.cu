@@ -41,9 +41,7 @@ __global__ void collectives(const Args args) {
 }
 
 // The greatest of a warp's values, as its architecture finds it.
-__global__ void greatest(const Args args) {
-  args.out[threadIdx.x] = halfgnn::cuda::warp_max(args.in[threadIdx.x]);
-}
+__global__ void greatest(const Args args) { args.out[threadIdx.x] = halfgnn::cuda::warp_max(args.in[threadIdx.x]); }
 __global__ void reduce_max(const Args args) {
   if (lane_of() < 5) args.out[threadIdx.x] = __reduce_max_sync(0x1f, args.in[threadIdx.x]);
 }
@@ -120,8 +118,10 @@ __global__ void uninitialised(const Args args) {
   __shared__ int values[32];
   extern __shared__ int exchange[];
   const int* volatile found = values;
-  args.out[2 * blockIdx.x] = found[lane_of()];
-  args.out[2 * blockIdx.x + 1] = exchange[lane_of()];
+  if (lane_of() == 0) {
+    args.out[2 * blockIdx.x] = found[0];
+    args.out[2 * blockIdx.x + 1] = exchange[0];
+  }
   values[lane_of()] = exchange[lane_of()] = 7;
 }
 
@@ -172,6 +172,46 @@ __global__ void race_with_the_next_round(const Args args) {
   args.out[threadIdx.x] = values[lane_of()];
   if (args.n != 0) __syncthreads();
   if (threadIdx.x < 32) values[lane_of()] = 0;
+}
+
+// Every warp leaves its values behind, and the last one to arrive sums up those of all. out: how many arrived, the sum,
+// values. n: what is done wrong.
+enum Mistake { kNoFenceBefore = 1, kNoFenceAfter, kReadsBefore, kNoAtomic, kNoBarrierBefore, kNoBarrierAfter };
+__global__ void last_to_arrive(const Args args) {
+  const int warps = static_cast<int>(gridDim.x * blockDim.x / 32), lane = lane_of();
+  int* const values = args.out + 2;
+  const auto sum = [&] {
+    int total = 0;
+    for (int warp = 0; warp < warps; ++warp) total += values[32 * warp + lane];
+    return total;
+  };
+  values[blockIdx.x * blockDim.x + threadIdx.x] = args.in[threadIdx.x];
+  if (args.n != kNoBarrierBefore) __syncwarp();
+  int arrived = 0, early = 0;
+  if (args.n == kReadsBefore) early = sum();
+  if (lane == 0) {
+    if (args.n != kNoFenceBefore) __threadfence();
+    arrived = args.n == kNoAtomic ? args.out[0]++ : atomicAdd(args.out, 1);
+    if (args.n != kNoFenceAfter) __threadfence();
+  }
+  if (args.n != kNoBarrierAfter) __syncwarp();
+  if (__shfl_sync(kAll, arrived, 0) + 1 < warps) return;
+  int total = args.n == kReadsBefore ? early : sum();
+  for (int distance = 16; distance > 0; distance /= 2) total += __shfl_xor_sync(kAll, total, distance);
+  if (lane == 0) args.out[1] = total;
+}
+// Blocks that write to one place, or to one that others have read; n: by atomics.
+__global__ void same_place(const Args args) {
+  if (args.n != 0) {
+    atomicAdd(args.out, 1);
+  } else if (threadIdx.x == 0) {
+    args.out[0] = static_cast<int>(blockIdx.x);
+  }
+}
+__global__ void read_place(const Args args) {
+  const int value = blockIdx.x == 0 ? 0 : args.out[0];
+  if (blockIdx.x == 0) args.out[0] = 1;
+  args.out[1 + blockIdx.x] = value;
 }
 
 // ---- errors
@@ -232,6 +272,9 @@ constexpr Named kKernels[] = {
     SIMT_NAMED(race_between_warps),
     SIMT_NAMED(race_of_a_sum),
     SIMT_NAMED(race_with_the_next_round),
+    SIMT_NAMED(last_to_arrive),
+    SIMT_NAMED(same_place),
+    SIMT_NAMED(read_place),
     SIMT_NAMED(uninitialised),
     SIMT_NAMED(dynamic_overrun),
     SIMT_NAMED(static_overrun),

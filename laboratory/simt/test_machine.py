@@ -185,6 +185,35 @@ def test_races_over_shared_memory(kernel, parts, seed):
     assert launch(kernel, threads=threads, shared=256, seed=seed, races=0)[1] == ""
 
 
+MISTAKES = {
+    "no fence before": 1, "no fence after": 2, "reads before": 3, "no atomic": 4, "no barrier before": 5, "no barrier after": 6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks,threads", [(7, 32), (3, 64), (1, 64)])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_last_to_arrive(blocks, threads, seed):
+    """Whichever block comes last. A mistake is found though blocks run one after the other, whatever they read."""
+    shape = {"blocks": blocks, "threads": threads, "results": 300, "seed": seed}
+    out = run("last_to_arrive", **shape)
+    assert out[0] == blocks * threads // 32 and out[1] == blocks * VALUES[:threads].sum()
+    for name, n in MISTAKES.items():
+        message = launch("last_to_arrive", n=n, **shape)[1]
+        for part in ["a race over global memory: warp", "at selftest.cu:", "nothing orders them", "last_to_arrive"]:
+            assert part in message, name
+        assert ("in another block" in message) or blocks == 1 or threads == 64
+        assert launch("last_to_arrive", n=n, races=0, **shape)[1] == ""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_blocks_at_one_place(seed):
+    """Writes of two blocks, and a write after a read."""
+    for kernel, threads in (("same_place", 32), ("read_place", 1)):
+        assert "a race over global memory" in launch(kernel, blocks=2, threads=threads, seed=seed)[1]
+        assert launch(kernel, blocks=1, threads=threads, seed=seed)[1] == ""  # and nothing is left of the last launch
+    assert run("same_place", blocks=5, n=1, seed=seed)[0] == 160
+
+
 def test_shared_memory_starts_as_garbage():
     assert (run("uninitialised", blocks=5, shared=128)[:10] == GARBAGE).all()
 

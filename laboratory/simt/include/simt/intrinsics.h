@@ -34,34 +34,38 @@ SIMT_STORE(__stwt)
 #undef SIMT_LOAD
 #undef SIMT_STORE
 
-// Lanes take turns on one thread, so any access is atomic and seen by all.
-inline void __threadfence() {}
+// Lanes take turns on one thread, so any access is atomic and seen by all. What has to order accesses is looked for
+// nevertheless (global_races.h).
+inline void __threadfence() { simt::fence(); }
 inline void __threadfence_block() {}
-template <typename T>
-inline T atomicExch(T* address, T value) {
+
+namespace simt {
+
+template <typename T, typename Change>
+T atomic(T* address, const Change& change) {
+  begin_atomic(address, sizeof(T));
   const T old = *address;
-  *address = value;
+  *address = static_cast<T>(change(old));
+  end_atomic();
   return old;
 }
+
+}  // namespace simt
+
+#define SIMT_ATOMIC(name, changed)                                  \
+  template <typename T>                                             \
+  inline T name(T* address, T value) {                              \
+    return simt::atomic(address, [=](T old) { return (changed); }); \
+  }
+SIMT_ATOMIC(atomicExch, (static_cast<void>(old), value))
+SIMT_ATOMIC(atomicAdd, old + value)
+SIMT_ATOMIC(atomicOr, old | value)
+SIMT_ATOMIC(atomicMax, old < value ? value : old)
+SIMT_ATOMIC(atomicMin, value < old ? value : old)
+#undef SIMT_ATOMIC
 template <typename T>
-inline T atomicCAS(T* address, T expected, T value) {
-  return *address == expected ? atomicExch(address, value) : *address;
-}
-template <typename T>
-inline T atomicAdd(T* address, T value) {
-  return atomicExch(address, static_cast<T>(*address + value));
-}
-template <typename T>
-inline T atomicOr(T* address, T value) {
-  return atomicExch(address, static_cast<T>(*address | value));
-}
-template <typename T>
-inline T atomicMax(T* address, T value) {
-  return atomicExch(address, *address < value ? value : *address);
-}
-template <typename T>
-inline T atomicMin(T* address, T value) {
-  return atomicExch(address, value < *address ? value : *address);
+T atomicCAS(T* address, T expected, T value) {
+  return simt::atomic(address, [=](T old) { return old == expected ? value : old; });
 }
 
 // ---- control

@@ -55,6 +55,11 @@ struct Request {
 // Returns, when all have arrived, what this lane gets.
 uint64_t collective(const Request& request);
 
+// __threadfence() of this lane; and around an atomic of it, whose accesses to global memory are no others' races.
+void fence();
+void begin_atomic(const void* address, unsigned bytes);
+void end_atomic();
+
 // The lane that runs now, 0 ... 31.
 int current_lane();
 
