@@ -287,6 +287,14 @@ def test_shuffles_and_votes():
     assert (found[:, 0] == 0x1FF).all() and (found[:, 1] == 31).all() and (found[:, 2] == 0).all()
 
 
+def test_atomics_of_lanes_at_one_address():
+    """Each lane adds its own number to what lane 0 was given, and gets the sum before it."""
+    lines = ["SHFL.IDX PT, R12, R2, RZ, 0x1f", "SHFL.IDX PT, R13, R3, RZ, 0x1f"]
+    lines += ["ATOMG.E.ADD.STRONG.GPU PT, R8, desc[UR4][R12.64], R0", "LDG.E R9, desc[UR4][R12.64]"]
+    found = execute(*lines, given=words(np.full(32, 7), 0, 0, 0))
+    assert found[:, 0].tolist() == (7 + LANE * (LANE - 1) // 2).tolist() and (found[:, 1] == 7 + 31 * 16).all()
+
+
 DIVERGENT = (
     "ISETP.LT.AND P0, PT, R0, R8, PT",
     "BSSY B0, `(.L_meet)",

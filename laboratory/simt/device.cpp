@@ -37,8 +37,10 @@ constexpr Name kNames[] = {
     {"matrices", &Settings::matrices},
     {"warp_barriers", &Settings::warp_barriers},
     {"block_barriers", &Settings::block_barriers},
+    {"fences", &Settings::fences},
     {"races", &Settings::races},
     {"launches", &Settings::launches},
+    {"memsets", &Settings::memsets},
     {"blocks", &Settings::blocks},
     {"switches", &Settings::switches},
 };
@@ -156,6 +158,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
 
 cudaError_t cudaMemsetAsync(void* target, int value, size_t bytes, cudaStream_t /*stream*/) {
   std::memset(target, value, bytes);
+  ++simt::settings.memsets;
   return cudaSuccess;
 }
 

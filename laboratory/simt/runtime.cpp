@@ -27,6 +27,7 @@ dim3 blockDim, gridDim;
 namespace simt {
 namespace {
 
+bool is_in_atomic = false;
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxWarps = kMaxThreads / warpSize;
 
@@ -216,6 +217,7 @@ void Machine::fail_lane(const std::string& message) {
 }
 
 void Machine::start_block() {
+  ready_ = 0;  // a kernel that failed left lanes behind
   for (int warp = 0; warp < num_warps_; ++warp) {
     const int lanes = std::min(threads_ - warp * warpSize, warpSize);
     warps_[warp] = Warp{};
@@ -290,6 +292,7 @@ cudaError_t Machine::launch(const cudaLaunchConfig_t& config, const void* kernel
   random_.seed(static_cast<uint64_t>(settings.seed) * 1000003u + static_cast<uint64_t>(settings.launches++));
 
   switches_ = 0;
+  is_in_atomic = false;
   is_running_ = true;
   {
     SharedMemory shared(config.dynamicSmemBytes);
@@ -459,7 +462,6 @@ uint64_t collective(const Request& request) {
 
 void watch(const Access& access) { machine.watch(access); }
 
-bool is_in_atomic = false;
 void watch_global(const Access& access) {
   if (!is_in_atomic) machine.watch_global(access, false);
 }
@@ -469,7 +471,9 @@ void begin_atomic(const void* address, unsigned bytes) {
   if (machine.is_running() && settings.races != 0) machine.watch_global(access, true);
 }
 void end_atomic() { is_in_atomic = false; }
-void fence() { machine.fence(); }
+void fence() {
+  if (settings.fences != 0) machine.fence();
+}
 
 int current_lane() { return machine.current_lane(); }
 

@@ -37,9 +37,9 @@ def degrees(least: int = MANY_SLOTS * PIECE) -> list[int]:
 
 
 def launches(num_edges: int) -> int:
-    """Of a sum over so many edges of one node."""
+    """Of a sum over so many edges of one node, whose pieces are combined by other kernels."""
     g, before = graph_of([num_edges], 5), control.get("launches")
-    ops.copy_u_sum(g, randn(5, 1, dtype=torch.float16))
+    ops.u_add_e_sum(g, randn(5, 1, dtype=torch.float16), randn(num_edges, 1, dtype=torch.float16))
     return control.get("launches") - before
 
 

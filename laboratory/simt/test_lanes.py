@@ -188,10 +188,7 @@ def test_results_do_not_depend_on_the_order_of_lanes(cut, name, dtype):
 WITHOUT = [
     *((name, "shuffles") for name in CALLS if not name.startswith(("segment_reduce", "gather_rows", "naive"))),
     *((name, "warp_barriers") for name in ("u_add_v",)),
-    *(
-        (name, "block_barriers")
-        for name in ("copy_u_sum", "copy_u_max", "copy_u_reduce", "u_add_e_min", "u_div_e_sum", "edge_softmax")
-    ),
+    *((name, "block_barriers") for name in ("copy_u_reduce", "u_add_e_min", "u_div_e_sum", "edge_softmax")),
 ]
 
 
@@ -209,12 +206,14 @@ def test_kernels_without(cut, name, missing):
 
 
 WITH_BARRIERS = [
-    *((name, "warp_barriers") for name in ("u_add_v", "gat_attention", "gatv2_attention")),
+    *((name, "warp_barriers") for name in ("u_add_v", "copy_u_sum", "copy_u_max", "gat_attention", "gatv2_attention")),
     *((name, "block_barriers") for name in (
-        "copy_u_sum", "copy_u_max", "copy_u_reduce", "u_add_e_min", "u_div_e_sum", "edge_softmax", "gat_attention",
+        "copy_u_reduce", "u_add_e_min", "u_div_e_sum", "edge_softmax", "gat_attention",
         "gatv2_attention",
         "dot_attention",
     )),
+    ("copy_u_sum", "fences"),
+    ("copy_u_max", "fences"),
 ]  # fmt: skip
 
 

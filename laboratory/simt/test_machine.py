@@ -203,6 +203,7 @@ def test_the_last_to_arrive(blocks, threads, seed):
             assert part in message, name
         assert ("in another block" in message) or blocks == 1 or threads == 64
         assert launch("last_to_arrive", n=n, races=0, **shape)[1] == ""
+    assert "a race over global memory" in launch("last_to_arrive", fences=0, **shape)[1]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -211,6 +211,25 @@ def _store(warps, i) -> Execute:
     return execute
 
 
+@instruction("ATOMG", modifiers="E ADD STRONG GPU")
+def _atomic_add(warps, i) -> Execute:
+    """Of 32 bits. Lanes come one after the other."""
+    out, d, text, source = i.operands
+    if out != "PT" or "ADD" not in i.modifiers:
+        raise EmulatorError(f"an atomic of another kind: {i.text}")
+    address, access, value, store = _address(warps, text), _Global(i), u32(warps, source), write(warps, d)
+
+    def execute(guard):
+        places = access.places(np.broadcast_to(address(), warps.shape), guard, warps)[0]
+        added, before = np.broadcast_to(value(), warps.shape), np.zeros(warps.shape, U32)
+        for lane in zip(*_all(warps, guard).nonzero()):
+            before[lane] = access.memory[places[lane]]
+            access.memory[places[lane]] = before[lane] + added[lane]
+        store(before, guard)
+
+    return execute
+
+
 # ---- constants -----------------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kCombineThreads, 2) combine_kernel(const Kerne
       }
     }
   };
-  for_each_scheduled_long_row<kFolds>(args.rows, args.schedule, kernel.grid, add_up);
+  for_each_long_row<kFolds>(args.rows, kernel.grid, add_up);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Sums of the partial rows that row-wise kernels leave in the workspace for long rows (see rows.cuh).
 #pragma once
 
-#include "scheduled_walk.cuh"
+#include "rows.cuh"
 
 namespace halfgnn::cuda {
 
@@ -16,7 +16,6 @@ struct CombineArgs {
   bool divide_by_degree;
   void* out;
   DType out_type;
-  Schedule schedule = {nullptr};  // of the rows, if there is one: it has the slots that are to be read
 };
 
 inline size_t partial_bytes(const Rows& rows, int64_t len) {

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "launch.cuh"
-#include "scheduled_walk.cuh"
+#include "rows.cuh"
 
 namespace halfgnn::cuda {
 
@@ -146,24 +146,6 @@ __device__ void for_each_long_row(const Rows& rows, const CombineGrid& grid, con
   } else {
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     for_each_whole_row(grid, [&](int64_t slot, int count) { return find_long_rows(rows, slot, count, lane); }, work);
-  }
-}
-
-// The same, without a search if there is a schedule of the rows.
-template <bool kFolds, class Work>
-__device__ void for_each_scheduled_long_row(const Rows& rows, const Schedule& schedule, const CombineGrid& grid,
-                                            const Work& work) {
-  if constexpr (kFolds) {
-    for_each_folded_part(rows, grid, work);
-  } else {
-    const int64_t first = int64_t{blockIdx.x % grid.slot_blocks} * kCombineWarps * grid.units;
-    if (schedule.exists() && schedule.slot(first) < 0) return;  // no pieces here nor behind
-    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-    const auto find = [&](int64_t slot, int count) {
-      return schedule.exists() ? scheduled_long_row(rows, schedule, slot, count, lane)
-                               : find_long_rows(rows, slot, count, lane);
-    };
-    for_each_whole_row(grid, find, work);
   }
 }
 

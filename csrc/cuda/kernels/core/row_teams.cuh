@@ -85,10 +85,11 @@ class TeamWalk {
   __device__ TeamWalk(const TeamUnits& units, int lane, Work& work, const Walk& walk = {})
       : units_(units), lane_(lane), work_(work), walk_(walk) {}
 
-  __device__ void walk(uint32_t unit_of_lane) {
+  // Returns whether it was a piece of a long row.
+  __device__ bool walk(uint32_t unit_of_lane) {
     const uint32_t unit = uniform(unit_of_lane);
     const Rows& rows = units_.row_units.rows;
-    if (!walk_.start(units_.row_units, unit, lane_)) return;
+    if (!walk_.start(units_.row_units, unit, lane_)) return false;
     first_line_ = walk_.is_slot() ? unit : walk_.first_row();
     unsigned int of_teams = 0, waiting = 1;
     if (!walk_.is_slot()) {
@@ -109,7 +110,11 @@ class TeamWalk {
       }
       walk_rows(some, log2_team);
     }
+    return walk_.is_slot();
   }
+  // Of the long row, and the piece's.
+  __device__ uint32_t row() const { return walk_.first_row(); }
+  __device__ uint32_t slot() const { return walk_.slot(); }
 
  private:
   // The rows of the unit that are bits of `rows`, each by a team.

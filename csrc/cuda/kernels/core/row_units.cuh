@@ -73,6 +73,7 @@ class UnitWalk {
   }
 
   __device__ uint32_t first_row() const { return first_row_; }
+  __device__ uint32_t slot() const { return unit_; }  // of a piece
   __device__ uint32_t first_position() const { return __shfl_sync(kFullMask, offset_, 0); }
 
   // Calls use(piece, is_skipped) for all rows of the unit, in order. A long row among short ones is skipped: the units

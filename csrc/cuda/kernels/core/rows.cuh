@@ -4,8 +4,9 @@
 // Row-wise kernels give a warp some whole short rows or a piece of a long one. A row is long if it has at least
 // L = 2^log2_piece edges. Positions 0, L, 2 L, ... of the edge array are the slots: a long row holds at least one of
 // them, and is cut at them. Its first piece also takes the edges before its first slot, so a piece has fewer than 2 L
-// edges. Partial results go to the workspace, one line per slot, and a second kernel combines those of a row in order.
-// If the caller says that no row has 2^9 edges (Topology::short_rows), no row is cut and there is no second kernel.
+// edges. Partial results go to the workspace, one line per slot. Those of a row are joined in order by the warp of its
+// last piece (join.cuh: sums, maxima) or by a second kernel (long_rows.cuh). If the caller says that no row has 2^9
+// edges (Topology::short_rows), no row is cut and nothing is joined.
 //
 // Edge-wise kernels give a warp 32 consecutive positions at a time, and find the row of each.
 //

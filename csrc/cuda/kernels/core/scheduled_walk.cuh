@@ -45,6 +45,7 @@ class ScheduledWalk {
   __device__ bool has_own_row(const Rows&, int) const { return line_ != kNone; }
   __device__ uint32_t degree_of_own_row() const { return num_edges_; }
   __device__ uint32_t first_row() const { return first_row_; }
+  __device__ uint32_t slot() const { return line_; }
   // Row i of the unit, or the piece of a slot. i may differ from lane to lane.
   __device__ Piece piece(int i) const {
     const uint32_t begin = __shfl_sync(kFullMask, begin_, i), end = begin + __shfl_sync(kFullMask, num_edges_, i);
@@ -96,18 +97,5 @@ class ScheduledWalk {
   uint32_t num_edges_;
   bool is_slot_;
 };
-
-// Of piece first + lane, for lanes below `count`: the long row whose first slot it belongs to; no slots if there is
-// none.
-inline __device__ LongRow scheduled_long_row(const Rows& rows, const Schedule& schedule, int64_t first, int count,
-                                             int lane) {
-  const int64_t piece = first + lane;
-  if (lane >= count || piece >= rows.num_slots) return {};
-  const int32_t slot = schedule.slot(piece);
-  if (slot < 0) return {};
-  const int64_t row = schedule.row_of_piece(rows, piece);
-  const LongRow found = long_row_of(rows, row, rows.indptr.offset(row), rows.indptr.offset(row + 1));
-  return found.first_slot == slot ? found : LongRow{};
-}
 
 }  // namespace halfgnn::cuda

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kCombineThreads, kMinBlocks) combine_extrema_k
       }
     }
   };
-  for_each_scheduled_long_row<kFolds>(args.rows, args.schedule, kernel.grid, join);
+  for_each_long_row<kFolds>(args.rows, kernel.grid, join);
 }
 
 }  // namespace

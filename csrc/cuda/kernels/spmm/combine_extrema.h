@@ -1,7 +1,7 @@
 // The best of the partial maxima or minima that row-wise kernels leave in the workspace for long rows (see rows.cuh).
 #pragma once
 
-#include "../core/scheduled_walk.cuh"
+#include "../core/rows.cuh"
 #include "extremum.cuh"
 
 namespace halfgnn::cuda {
@@ -13,7 +13,6 @@ struct CombineExtremaArgs {
   uint32_t* partial_position;
   int64_t len;
   ExtremumOut result;
-  Schedule schedule = {nullptr};  // of the rows, if there is one
 };
 
 // Short rows are left alone. Launches nothing if no row can be long.

@@ -6,7 +6,6 @@
 #include "../general/spmm_general.h"
 #include "../plan/device.h"
 #include "../plan/lanes.h"
-#include "combine_extrema.h"
 #include "spmm_launch.h"
 
 namespace halfgnn::cuda {
@@ -30,10 +29,25 @@ GatherPlan plan_gather(const Topology& topology, const GatherShape& shape, int v
   return plan;
 }
 
+// ---- The pieces of long rows.
+
+size_t counter_bytes(const Rows& rows, int64_t row_bytes) {
+  return static_cast<size_t>(rows.num_slots * ceil_div(row_bytes, kMinSliceBytes)) * sizeof(uint32_t);
+}
+
+cudaError_t clear_counters(const GatherPlan& plan, uint32_t* counters, const Launch& launch) {
+  const int64_t num_slots = plan.gather.units.row_units.rows.num_slots;
+  if (num_slots == 0) return cudaSuccess;
+  const int64_t count = plan.blocks / plan.gather.unit_blocks * num_slots;
+  return cudaMemsetAsync(counters, 0, static_cast<size_t>(count) * sizeof(uint32_t), launch.stream);
+}
+
 // ---- Sums.
 
 size_t spmm_sum_workspace(const SpmmSumArgs& args) {
-  return partial_bytes(rows_of(args.topology), args.heads * args.dim);
+  const Rows rows = rows_of(args.topology);
+  const int64_t len = args.heads * args.dim;
+  return partial_bytes(rows, len) + counter_bytes(rows, len * size_of(args.type));
 }
 
 int64_t schedule_length(const Topology& topology) { return schedule_length(rows_of(topology)); }
@@ -82,13 +96,10 @@ cudaError_t spmm_sum(const SpmmSumArgs& args, const Launch& launch) {
   kernel_args.out_type = args.out_type;
   kernel_args.partial = static_cast<float*>(launch.workspace);
   kernel_args.schedule = {args.topology.schedule};
+  kernel_args.counters = reinterpret_cast<uint32_t*>(kernel_args.partial + rows_of(args.topology).num_slots * len);
   const GatherShape shape = shape_of(args);
-  const cudaError_t status =
-      with_type(args.type, [&](auto t) { return spmm_sum_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
-  if (status != cudaSuccess) return status;
-  return combine({rows_of(args.topology), kernel_args.partial, len, args.factor, args.divide_by_degree, args.out,
-                  args.out_type, kernel_args.schedule},
-                 launch);
+  return with_type(args.type,
+                   [&](auto t) { return spmm_sum_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
 }
 
 // ---- Maxima and minima.
@@ -119,20 +130,19 @@ cudaError_t spmm_extremum(const SpmmArgs& args, const Launch& launch) {
                         args.topology.is_int64};
   kernel_args.partial = static_cast<float*>(launch.workspace);
   kernel_args.partial_position = static_cast<uint32_t*>(launch.workspace) + rows.num_slots * args.out_len;
+  kernel_args.counters = kernel_args.partial_position + rows.num_slots * args.out_len;
   kernel_args.schedule = {args.topology.schedule};
-  const cudaError_t status = with_type(
-      operand.type, [&](auto t) { return spmm_extremum_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
-  if (status != cudaSuccess) return status;
-  return combine_extrema(
-      {rows, kernel_args.partial, kernel_args.partial_position, args.out_len, kernel_args.result, kernel_args.schedule},
-      launch);
+  return with_type(operand.type,
+                   [&](auto t) { return spmm_extremum_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
 }
 
 }  // namespace
 
 size_t spmm_workspace(const SpmmArgs& args) {
   if (!has_extremum_kernel(args)) return spmm_general_workspace(args);
-  return 2 * partial_bytes(rows_of(args.topology), args.out_len);  // values and positions
+  const Rows rows = rows_of(args.topology);
+  return 2 * partial_bytes(rows, args.out_len) +  // values and positions
+         counter_bytes(rows, args.out_len * size_of(copied(args).type));
 }
 
 cudaError_t spmm(const SpmmArgs& args, const Launch& launch) {

@@ -50,6 +50,43 @@ struct ExtremumLane {
     }
   }
 
+  // The best of what pieces left at the slots of a row, or of a part of it that is left at the first one.
+  __device__ void join(int lane, const LongRow& slots, bool is_row) const {
+    constexpr int kColumns = kJoinedColumns<Config>, kTogether = 2;  // slots that a lane has in flight
+    using Values = Fragment<float, kColumns>;
+    for_each_joined_column<Config>(args.gather, lane, [&](int64_t column, int64_t len) {
+      float best[kColumns];
+      uint32_t position[kColumns];
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        best[i] = -INFINITY;
+        position[i] = kNoPosition;
+      }
+      // Positions are loaded as bits of floats, which nothing rounds.
+      Values values[kTogether], positions[kTogether];
+      for_each_slot<kTogether>(
+          slots, CombineTeam{0, 1, lane},
+          [&](int u, int64_t slot) {
+            const int64_t at = slot * len + column;
+            values[u] = Values::load_streaming(args.partial + at);
+            positions[u] = Values::load_streaming(reinterpret_cast<const float*>(args.partial_position) + at);
+          },
+          [&](int u) {
+            float widened[kColumns], bits[kColumns];
+            values[u].widen(widened);
+            positions[u].widen(bits);
+#pragma unroll
+            for (int i = 0; i < kColumns; ++i) {
+              take_better(widened[i], __float_as_uint(bits[i]), best[i], position[i]);
+            }
+          });
+      if (is_row) return store_extrema(args.result, int64_t{slots.row} * len + column, true, best, position);
+      const int64_t at = slots.slot(0) * len + column;
+      store_rounded(args.partial + at, best);
+      store_words(args.partial_position + at, position);
+    });
+  }
+
  private:
   // Looks at kEdges edges of every group, in ascending order, so that a later one wins only if it is greater. If the
   // batch is not kFull, places past the last edge look at that edge again, which changes nothing for the team.
@@ -103,7 +140,7 @@ __global__ void __launch_bounds__(kGatherThreads, kGatherMinBlocks)
   const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
   const LaneSlice<Config> slice(args.gather, lane);
   ExtremumLane<Config> work{args, slice, feat_source(args.gather, slice), {}, {}};
-  walk_scheduled(args.gather, args.schedule, lane, work);
+  walk_and_join(args.gather, args.schedule, args.counters, lane, work);
 }
 
 template <class Config>
@@ -112,6 +149,9 @@ cudaError_t launch_extremum(const SpmmArgs& args, ExtremumKernelArgs kernel_args
   const GatherPlan plan = plan_gather<Config>(args.topology, shape);
   kernel_args.gather = plan.gather;
   kernel_args.gather.feat_rows = shape.by_edge ? edge_ids_of(args.topology) : indices_of(args.topology);
+  if (const cudaError_t status = clear_counters(plan, kernel_args.counters, launch); status != cudaSuccess) {
+    return status;
+  }
   return cuda::launch(spmm_extremum_kernel<Config>, plan.blocks, plan.threads, launch.stream, kernel_args);
 }
 

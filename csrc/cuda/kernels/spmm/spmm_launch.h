@@ -1,6 +1,8 @@
 // Between spmm.cu, which chooses, and spmm_sum.cuh and spmm_extremum.cuh, which hold the kernels.
 #pragma once
 
+#include "../core/join.cuh"
+#include "../core/long_rows.cuh"
 #include "../core/scheduled_walk.cuh"
 #include "extremum.cuh"
 #include "spmm.cuh"
@@ -8,14 +10,39 @@
 
 namespace halfgnn::cuda {
 
-// Walks the warp's unit in the order of a schedule, if there is one. Before sm_80 there are no registers left for that.
+// Walks the warp's unit in the order of a schedule, if there is one, and joins the pieces of a long row if this one is
+// the last of them to be done: work.join(lane, slots, whether they are all of the row) joins what was left at slots.
+// Before sm_80 there are no registers left for schedules. counters: of every slice and slot, 0 at first.
 template <class Work>
-__device__ void walk_scheduled(const Gather& gather, const Schedule& schedule, int lane, Work& work) {
+__device__ void walk_and_join(const Gather& gather, const Schedule& schedule, uint32_t* counters, int lane,
+                              Work& work) {
+  const Rows& rows = gather.units.row_units.rows;
+  const auto walk = [&](auto&& walk) {
+    if (!walk.walk(gather.unit())) return;
+    const int64_t row = walk.row();
+    const LongRow of_piece = long_row_of(rows, row, rows.indptr.offset(row), rows.indptr.offset(row + 1));
+    join_pieces(of_piece, counters + blockIdx.x / gather.unit_blocks * rows.num_slots, walk.slot(), lane,
+                [&](const LongRow& slots, bool is_row) { work.join(lane, slots, is_row); });
+  };
   if constexpr (kCompiledArch >= 800) {
-    TeamWalk(gather.units, lane, work, ScheduledWalk(schedule)).walk(gather.unit());
+    walk(TeamWalk(gather.units, lane, work, ScheduledWalk(schedule)));
   } else {
-    TeamWalk(gather.units, lane, work).walk(gather.unit());
+    walk(TeamWalk(gather.units, lane, work));
   }
+}
+
+// Columns of a lane in joining: in one access of fp32, if the slices are of vectors.
+template <class Config>
+constexpr int kJoinedColumns = Config::kVector < 4 ? Config::kVector : 4;
+
+// Calls use(column) for the columns of this warp's slice that a lane joins, kJoinedColumns at a time.
+template <class Config, class Use>
+__device__ void for_each_joined_column(const Gather& gather, int lane, const Use& use) {
+  const int64_t len = int64_t{gather.num_vectors} * Config::kVector;
+  const int64_t width = (int64_t{Config::kRepeat} << gather.units.layout.log2_lanes) * Config::kVector;
+  const int64_t begin = blockIdx.x / gather.unit_blocks * width, end = begin + width < len ? begin + width : len;
+  constexpr int kColumns = kJoinedColumns<Config>;
+  for (int64_t column = begin + lane * kColumns; column < end; column += kWarpSize * kColumns) use(column, len);
 }
 
 struct SumKernelArgs {
@@ -34,6 +61,7 @@ struct SumKernelArgs {
   void* out;
   DType out_type;
   float* partial;
+  uint32_t* counters;
   Schedule schedule;
 };
 
@@ -42,8 +70,14 @@ struct ExtremumKernelArgs {
   ExtremumOut result;
   float* partial;              // best value of each slot and element
   uint32_t* partial_position;  // and its position
+  uint32_t* counters;
   Schedule schedule;
 };
+
+// Bytes of the counters of the pieces of rows of so many bytes: a slice has kMinSliceBytes at least, or the whole row.
+size_t counter_bytes(const Rows& rows, int64_t row_bytes);
+// Sets those that a plan uses to 0.
+cudaError_t clear_counters(const GatherPlan& plan, uint32_t* counters, const Launch& launch);
 
 // For features of type T. The build instantiates them: build_sources.py.
 template <typename T>

@@ -97,6 +97,33 @@ struct SumLane {
     with_type(args.out_type, [&](auto t) { store(static_cast<TypeOf<decltype(t)>*>(args.out), row.line, writes); });
   }
 
+  // Sums up, in their order, what pieces left at the slots of a row, or of a part of it that is left at the first one.
+  __device__ void join(int lane, const LongRow& slots, bool is_row) const {
+    constexpr int kColumns = kJoinedColumns<Config>, kTogether = 8;  // slots that a lane has in flight
+    using Values = Fragment<float, kColumns>;
+    for_each_joined_column<Config>(args.gather, lane, [&](int64_t column, int64_t len) {
+      double sums[kColumns] = {};
+      Values values[kTogether];
+      for_each_slot<kTogether>(
+          slots, CombineTeam{0, 1, lane},
+          [&](int u, int64_t slot) { values[u] = Values::load_streaming(args.partial + slot * len + column); },
+          [&](int u) {
+            float widened[kColumns];
+            values[u].widen(widened);
+#pragma unroll
+            for (int i = 0; i < kColumns; ++i) sums[i] += static_cast<double>(widened[i]);
+          });
+      double times = 1;
+      if (is_row && args.scales_result) times = args.factor;
+      if (is_row && args.divide_by_degree) times /= static_cast<double>(slots.degree);
+      float joined[kColumns];
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) joined[i] = static_cast<float>(times * sums[i]);
+      if (!is_row) return store_rounded(args.partial + slots.slot(0) * len + column, joined);
+      store_rounded_as(args.out, args.out_type, int64_t{slots.row} * len + column, joined);
+    });
+  }
+
  private:
   // Adds the terms of kEdges edges of every group, those at `start` and after of a chunk of which the team has `left`
   // edges; ids and factor are what the lanes hold for the chunk. All loads are issued before the first addition. If the
@@ -196,7 +223,7 @@ __global__ void __launch_bounds__(kGatherThreads, kSumMinBlocks<Config, kWeighti
   LaneSource<Config::kRepeat> weights{};
   if constexpr (kWeighting == Weighting::kHead) weights = weight_source<Config, W>(args, slice);
   SumLane<Config, kWeighting, W> work{args, slice, feat_source(args.gather, slice), weights, {}};
-  walk_scheduled(args.gather, args.schedule, lane, work);
+  walk_and_join(args.gather, args.schedule, args.counters, lane, work);
 }
 
 template <class Config, Weighting kWeighting, typename W>
@@ -206,6 +233,9 @@ cudaError_t launch_sum(const SpmmSumArgs& args, SumKernelArgs kernel_args, const
   kernel_args.gather = plan.gather;
   kernel_args.gather.feat_rows = args.feat_by_edge ? edge_ids_of(args.topology) : indices_of(args.topology);
   kernel_args.vectors_per_head = static_cast<int32_t>(args.dim / Config::kVector);
+  if (const cudaError_t status = clear_counters(plan, kernel_args.counters, launch); status != cudaSuccess) {
+    return status;
+  }
   return cuda::launch(spmm_sum_kernel<Config, kWeighting, W>, plan.blocks, plan.threads, launch.stream, kernel_args);
 }
 
