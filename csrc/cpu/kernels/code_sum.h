@@ -123,6 +123,28 @@ static void integer_rows(const CodeSumArgs& args, int64_t row_begin, int64_t row
 
 // ---- sums of fp32 values
 
+// Two vectors of float8_e4m3fn, converted to float16 at once, and not yet multiplied by 2^8 (see vec.h).
+struct WideE4M3Block : Block<Float8E4M3, 2 * kLanes> {
+  static HALFGNN_INLINE V load(const Float8E4M3* p) {
+    using H = HalfwordsOf<2 * kLanes>;
+    typedef typename VectorsOf<2 * kLanes>::SignedHalfwords Signed;
+    const H bits = bit_cast<H>(bit_cast<Signed>(load_halfwords(p) << 8) >> 1) & 0xbfff;
+    const auto halves = bit_cast<Halves<Halfwords>>(bits | ((bits + 0x80) & 0x4000));  // its only NaN gets that of fp16
+    return {{from_float16(halves.lower), from_float16(halves.upper)}};
+  }
+
+ private:
+  static HALFGNN_INLINE HalfwordsOf<2 * kLanes> load_halfwords(const Float8E4M3* p) {
+#if defined(HALFGNN_AVX512)
+    return bit_cast<HalfwordsOf<2 * kLanes>>(_mm512_cvtepu8_epi16(load_unaligned<__m256i>(p)));
+#else
+    return bit_cast<HalfwordsOf<2 * kLanes>>(Halves<Halfwords>{load_bytes<kLanes>(p), load_bytes<kLanes>(p + kLanes)});
+#endif
+  }
+};
+template <class B>
+constexpr float kUnit = std::is_same_v<B, WideE4M3Block> ? 0x1p8f : 1.f;
+
 // The weights of consecutive edges, one per head, multiplied by the scale of the edge's row of codes; and its zero
 // point.
 class CodeWeights {
@@ -248,7 +270,8 @@ HALFGNN_NOINLINE void value_rows(const CodeSumArgs& args, int64_t row_begin, int
         sum_values_of<B, kZero>(left, *tile, args.heads, edges.rows(p), count, weights.weights(), zero, out);
     }
     const float* sum = sums.finish();
-    const float factor = args.divide_by_degree && end > begin ? 1.f / static_cast<float>(end - begin) : 1.f;
+    const float mean = args.divide_by_degree && end > begin ? 1.f / static_cast<float>(end - begin) : 1.f;
+    const float factor = kUnit<B> * mean;
     blocks.each([&](int64_t, int64_t slot, int64_t offset) {
       auto x = B::load_acc(sum + slot);
       const auto scale = B::load_floats(columns.scale() + offset);
@@ -322,6 +345,9 @@ static void code_sum(const CodeSumArgs& args, int64_t begin, int64_t end) {
   with_code_type(args.code, [&](auto c) {
     using C = TypeOf<decltype(c)>;
     if (args.dim < 16) return narrow_rows<C>(args, begin, end);
+    if constexpr (std::is_same_v<C, Float8E4M3>) {
+      if (args.dim >= 2 * kLanes) return value_rows_of<WideE4M3Block>(args, begin, end);
+    }
     return value_rows_of<Block<C, 16>>(args, begin, end);
   });
 }
