@@ -7,8 +7,7 @@
 //   [2 S, 2 S + N)   the short rows, by falling degree among those of some thousand neighbouring rows; then -1
 #pragma once
 
-#include "row_units.cuh"
-#include "uniform.cuh"
+#include "row_teams.cuh"
 
 namespace halfgnn::cuda {
 
@@ -27,75 +26,194 @@ struct Schedule {
   }
 };
 
-// For TeamWalk, as UnitWalk. Without a schedule the rows of a unit are those of UnitWalk.
+// Walks a unit as TeamWalk does, in the order of a schedule if there is one. First the rows of the unit are put in
+// order: those that wait for the others, in lanes from 0 on, then those of teams. A schedule has them so. `work` has
+//   load(position), start(team, row, index, pass) and finish(team, row, is_piece), as for TeamWalk
+//   add_chunk(team, row, lengths, held, chunk)    team.size edges from `chunk` on, of which `held` was loaded
+//   end_chunk(team, end)                          after them, if the longest row of the step has edges from `end` on
+template <class Work>
 class ScheduledWalk {
  public:
-  static constexpr bool kIsInOrder = false;
+  __device__ ScheduledWalk(const TeamUnits& units, const Schedule& schedule, int lane, Work& work)
+      : units_(units), schedule_(schedule), lane_(lane), work_(work) {}
 
-  explicit __device__ ScheduledWalk(const Schedule& schedule) : schedule_(schedule) {}
-
-  // False if the unit has nothing to do.
-  __device__ bool start(const RowUnits& units, uint32_t unit, int lane) {
-    const Rows& rows = units.rows;
-    is_slot_ = unit < rows.num_slots;
-    return is_slot_ ? start_piece(rows, unit, lane) : start_rows(units, unit - rows.num_slots, lane);
+  // Returns whether it was a piece of a long row.
+  __device__ bool walk(uint32_t unit_of_lane) {
+    const uint32_t unit = uniform(unit_of_lane);
+    const Rows& rows = units_.row_units.rows;
+    is_slot_ = static_cast<int>(uniform(unit < rows.num_slots ? 1 : 0));  // a shuffle is not computed again
+    int waiting = 1, count = 1;
+    if (is_slot_ != 0) {
+      if (!start_piece(unit)) return false;
+    } else {
+      start_rows(unit - static_cast<uint32_t>(rows.num_slots));
+      const bool waits = num_edges_ > static_cast<uint32_t>(units_.layout.team_edges);
+      const unsigned int of_teams = __ballot_sync(kFullMask, line_ != kNone && !waits);
+      const unsigned int of_warp = __ballot_sync(kFullMask, line_ != kNone && waits), all = of_teams | of_warp;
+      waiting = __popc(of_warp);
+      count = __popc(all);
+      if (count == 0) return false;
+      if (((of_warp & (of_warp + 1)) | (all & (all + 1))) != 0) put_in_order(of_warp, of_teams, waiting);
+    }
+    // At most two turns: of teams, then of the warp.
+    for (bool is_of_warp = count == waiting;; is_of_warp = true) {
+      walk_rows(is_of_warp ? 0 : waiting, is_of_warp ? waiting : count,
+                is_of_warp ? kLog2Warp : units_.layout.log2_team);
+      if (is_of_warp || waiting == 0) break;
+    }
+    return is_slot_ != 0;
   }
 
-  __device__ bool is_slot() const { return is_slot_; }
-  __device__ bool has_own_row(const Rows&, int) const { return line_ != kNone; }
-  __device__ uint32_t degree_of_own_row() const { return num_edges_; }
-  __device__ uint32_t first_row() const { return first_row_; }
-  __device__ uint32_t slot() const { return line_; }
-  // Row i of the unit, or the piece of a slot. i may differ from lane to lane.
-  __device__ Piece piece(int i) const {
-    const uint32_t begin = __shfl_sync(kFullMask, begin_, i), end = begin + __shfl_sync(kFullMask, num_edges_, i);
-    const uint32_t line = __shfl_sync(kFullMask, line_, i);
-    return {is_slot_ ? first_row_ : line, begin, end, line, !is_slot_};
-  }
+  // Of the long row, and the piece's.
+  __device__ uint32_t row() const { return __shfl_sync(kFullMask, line_, 1); }
+  __device__ uint32_t slot() const { return uniform(line_); }
 
  private:
-  static constexpr uint32_t kNone = 0xffffffffu;
+  static constexpr uint32_t kNone = TeamRow::kNoLine;
 
-  __device__ bool start_piece(const Rows& rows, uint32_t unit, int lane) {
+  __device__ bool start_piece(uint32_t unit) {
+    const Rows& rows = units_.row_units.rows;
     Piece piece;
     if (!schedule_.exists()) {
-      if (!find_piece(rows, unit, lane, piece)) return false;
+      if (!find_piece(rows, unit, lane_, piece)) return false;
     } else {
       const int32_t slot = schedule_.slot(unit);
       if (slot < 0) return false;
       const int64_t row = schedule_.row_of_piece(rows, unit);
       piece = piece_of_slot(rows, slot, row, rows.indptr.offset(row), rows.indptr.offset(row + 1));
     }
-    first_row_ = piece.row;
-    line_ = piece.line;
+    line_ = lane_ == 1 ? piece.row : piece.line;
     begin_ = piece.begin;
     num_edges_ = static_cast<uint32_t>(piece.num_edges());
     return true;
   }
 
-  __device__ bool start_rows(const RowUnits& units, int64_t unit, int lane) {
+  __device__ void start_rows(uint32_t unit) {
+    const RowUnits& units = units_.row_units;
     const Rows& rows = units.rows;
-    const int64_t place = (unit << units.log2_rows) + lane;
+    const int64_t place = static_cast<int64_t>(uint64_t{unit} << units.log2_rows) + lane_;
     line_ = kNone;
     begin_ = num_edges_ = 0;
-    if (lane < 1 << units.log2_rows && place < rows.num_rows) {
+    if (lane_ < 1 << units.log2_rows && place < rows.num_rows) {
       line_ = !schedule_.exists() ? static_cast<uint32_t>(place) : schedule_.row(rows, place);
     }
     if (line_ != kNone) {
       begin_ = static_cast<uint32_t>(rows.indptr.offset(line_));
       num_edges_ = static_cast<uint32_t>(rows.indptr.offset(int64_t{line_} + 1)) - begin_;
     }
-    first_row_ = uniform(line_);
-    return first_row_ != kNone;
+    if (rows.is_long(num_edges_)) {
+      line_ = kNone;
+      num_edges_ = 0;
+    }
   }
 
+  // Bit k of `first` comes to lane k', if it is the k'-th, and those of `then` to the lanes behind.
+  __device__ void put_in_order(unsigned int first, unsigned int then, int num_first) {
+    const bool is_first = lane_ < num_first;
+    const unsigned int bits = is_first ? first : then;
+    const int wanted = is_first ? lane_ : lane_ - num_first;
+    int source = 0;  // the first lane with `wanted` bits below it and its own bit
+#pragma unroll
+    for (int step = kWarpSize / 2; step > 0; step /= 2) {
+      const unsigned int below = (1u << (source + step)) - 1;
+      if (__popc(bits & below) <= wanted) source += step;
+    }
+    const bool exists = wanted < __popc(bits);
+    const uint32_t line = __shfl_sync(kFullMask, line_, source), edges = __shfl_sync(kFullMask, num_edges_, source);
+    begin_ = __shfl_sync(kFullMask, begin_, source);
+    line_ = exists ? line : kNone;
+    num_edges_ = exists ? edges : 0;
+  }
+
+  // Rows first ... last - 1 of the unit, each by a team. Lanes behind the last one have no row.
+  __device__ void walk_rows(int first, int last, int log2_team) {
+    const int end = as_computed(last);
+    const Team team(units_.layout.log2_lanes, log2_team, lane_);
+    TeamRow following = take(team, first);
+    auto next = load(team, following, 0);
+    for (bool is_last = false; !is_last;) {
+      const TeamRow row = following;
+      const Lengths lengths(row.num_edges);
+      first += team.count;
+      is_last = first >= end;
+      work_.start(team, row, 0, 0);
+      for (int chunk = 0;;) {
+        const auto held = next;
+        const int chunk_end = chunk + team.size;
+        const bool has_more = chunk_end < lengths.longest;
+        if (has_more) {
+          next = load(team, row, chunk_end);
+        } else if (!is_last) {
+          following = take(team, first);
+          next = load(team, following, 0);
+        }
+        if (chunk != 0) work_.end_chunk(team, chunk);
+        if (chunk < lengths.longest) work_.add_chunk(team, row, lengths, held, chunk);
+        if (!has_more) break;
+        chunk = chunk_end;
+      }
+      work_.finish(team, row, is_slot_ != 0);
+    }
+  }
+
+  __device__ TeamRow take(const Team& team, int first) const {
+    const int own = first + team.number;
+    const uint32_t begin = __shfl_sync(kFullMask, begin_, own), edges = __shfl_sync(kFullMask, num_edges_, own);
+    return {__shfl_sync(kFullMask, line_, own), begin, static_cast<int>(edges)};
+  }
+
+  __device__ auto load(const Team& team, const TeamRow& row, int offset) const {
+    return work_.load(row.position(units_.row_units.rows, team, offset));
+  }
+
+  const TeamUnits& units_;
   const Schedule schedule_;
-  uint32_t first_row_;
-  // Of the row whose number in the unit the lane has, or of the piece.
+  const int lane_;
+  Work& work_;
+  // Of the row whose number in the unit the lane has, or of the piece, whose row lane 1 has in place of its line.
   uint32_t line_;
   uint32_t begin_;
   uint32_t num_edges_;
-  bool is_slot_;
+  int is_slot_;
 };
+
+// for_each_batch, with batches of one to three edges of each group in which no team ends, where rows are of one length.
+template <int kUnroll, class Batch>
+__device__ void for_each_even_batch(const Team& team, const Lengths& lengths, int chunk, const Batch& batch) {
+  // Or they would be computed again for each batch.
+  const int most = as_computed(min(lengths.longest - chunk, team.size));
+  const int least = as_computed(min(lengths.shortest - chunk, team.size));
+  const int groups = team.num_groups;
+  const auto call = [&](auto edges, auto full, int& start) {
+    batch(edges, full, start);
+    start += decltype(edges)::value * groups;
+  };
+  using Three = std::integral_constant<int, 3>;
+  using Two = std::integral_constant<int, 2>;
+  using One = std::integral_constant<int, 1>;
+  using All = std::integral_constant<int, kUnroll>;
+  int start = 0;
+  while (start + kUnroll * groups <= least) call(All{}, std::true_type{}, start);
+  while (start < most) {
+    const int left = most - start, full = least - start;
+    if (left > 2 * groups) {
+      if (left == 3 * groups && left == full) {
+        call(Three{}, std::true_type{}, start);
+      } else {
+        call(All{}, std::false_type{}, start);
+      }
+    } else if (left > groups) {
+      if (full == 2 * groups) {
+        call(Two{}, std::true_type{}, start);
+      } else {
+        call(Two{}, std::false_type{}, start);
+      }
+    } else if (full == groups) {
+      call(One{}, std::true_type{}, start);
+    } else {
+      call(One{}, std::false_type{}, start);
+    }
+  }
+}
 
 }  // namespace halfgnn::cuda

@@ -21,7 +21,7 @@ struct ExtremumLane {
   NanTrace<T, kVector> nans[kRepeat];
 
   __device__ static constexpr int passes() { return 1; }
-  __device__ uint32_t load(uint32_t position) const { return args.gather.feat_rows.id(position); }
+  __device__ uint32_t load(uint32_t position) const { return id_at(args.gather.feat_rows, position); }
 
   // Every group starts with its first edge: an element that is -inf on all of them has that winner.
   __device__ void start(const Team& team, const TeamRow& row, uint32_t, int) {
@@ -33,7 +33,11 @@ struct ExtremumLane {
   }
 
   __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, uint32_t ids, int chunk) {
-    for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
+    add_chunk(team, row, lengths, ids, chunk);
+  }
+  __device__ void end_chunk(const Team&, int) {}
+  __device__ void add_chunk(const Team& team, const TeamRow& row, const Lengths& lengths, uint32_t ids, int chunk) {
+    for_each_batch_of<Config, true>(team, lengths, chunk, [&](auto edges, auto full, int start) {
       look_at_batch<decltype(edges)::value, decltype(full)::value>(team, row, ids, start, chunk);
     });
   }
@@ -97,7 +101,7 @@ struct ExtremumLane {
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
       const int source = team.source + start + u * team.num_groups;
-      const char* row = feat.of_row(__shfl_sync(kFullMask, ids, source), args.gather.row_bytes);
+      const char* row = row_of(feat.first, __shfl_sync(kFullMask, ids, source), args.gather.row_bytes);
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) rows[u][r] = Row::load(feat.at(row, r));
     }
@@ -138,9 +142,10 @@ template <class Config>
 __global__ void __launch_bounds__(kGatherThreads, kGatherMinBlocks)
     spmm_extremum_kernel(const ExtremumKernelArgs args) {
   const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  const LaneSlice<Config> slice(args.gather, lane);
+  const uint32_t number = slice_number(args.gather), unit = unit_of(args.gather, number);
+  const LaneSlice<Config> slice = slice_of<Config>(args.gather, lane, number);
   ExtremumLane<Config> work{args, slice, feat_source(args.gather, slice), {}, {}};
-  walk_and_join(args.gather, args.schedule, args.counters, lane, work);
+  walk_and_join(args.gather, args.schedule, args.counters, lane, unit, work);
 }
 
 template <class Config>

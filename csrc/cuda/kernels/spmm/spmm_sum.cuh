@@ -21,7 +21,7 @@ struct LaneEdge {
 
 template <Weighting kWeighting>
 __device__ LaneEdge load_ids(const SumKernelArgs& args, uint32_t position) {
-  LaneEdge ids{args.gather.feat_rows.id(position), 0};
+  LaneEdge ids{id_at(args.gather.feat_rows, position), 0};
   if (kWeighting == Weighting::kHead || (kWeighting == Weighting::kEdge && args.weight != nullptr)) {
     ids.edge = args.edge_ids.id(position);
   }
@@ -77,21 +77,29 @@ struct SumLane {
   __device__ void start(const Team&, const TeamRow&, uint32_t, int) { sum.clear(); }
 
   __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, const LaneEdge& ids, int chunk) {
+    add_chunk(team, row, lengths, ids, chunk);
+    end_chunk(team, chunk + team.size);
+  }
+  __device__ void end_chunk(const Team& team, int end) {
+    if (__builtin_expect((end & (kRun * team.num_groups - 1)) == 0, 0)) sum.end_run();
+  }
+  __device__ void add_chunk(const Team& team, const TeamRow& row, const Lengths& lengths, const LaneEdge& ids,
+                            int chunk) {
     float factor = 1.f;
     if (kWeighting == Weighting::kEdge || (kPerHead && args.scale.exists())) {
       factor = load_factor<kWeighting>(args, ids, row.position(args.gather.units.row_units.rows, team, chunk));
     }
     const int left = row.num_edges - chunk;
-    for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
+    for_each_batch_of<Config, !kPerHead>(team, lengths, chunk, [&](auto edges, auto full, int start) {
       add_batch<decltype(edges)::value, decltype(full)::value>(team, ids, factor, start, left);
     });
-    if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
   }
 
   __device__ void finish(const Team& team, const TeamRow& row, bool is_piece) {
     sum.finish();
-    sum.sum_over_lanes(slice.stride, team.size);  // over the groups
+    if (team.num_groups > 1) sum.sum_over_lanes(slice.stride, team.size);  // over the groups
     const bool writes = row.exists() && team.group == 0;
+    if (!is_piece && args.stores_type) return store(static_cast<typename Config::Element*>(args.out), row.line, writes);
     if (is_piece) return store(args.partial, row.line, writes);
     if (args.scales_result) scale_by(row.num_edges);
     with_type(args.out_type, [&](auto t) { store(static_cast<TypeOf<decltype(t)>*>(args.out), row.line, writes); });
@@ -99,7 +107,7 @@ struct SumLane {
 
   // Sums up, in their order, what pieces left at the slots of a row, or of a part of it that is left at the first one.
   __device__ void join(int lane, const LongRow& slots, bool is_row) const {
-    constexpr int kColumns = kJoinedColumns<Config>, kTogether = 8;  // slots that a lane has in flight
+    constexpr int kColumns = kJoinedColumns<Config>, kTogether = 4;  // slots that a lane has in flight
     using Values = Fragment<float, kColumns>;
     for_each_joined_column<Config>(args.gather, lane, [&](int64_t column, int64_t len) {
       double sums[kColumns] = {};
@@ -135,7 +143,7 @@ struct SumLane {
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
       const int source = team.source + start + u * team.num_groups;
-      const char* row = feat.of_row(__shfl_sync(kFullMask, ids.row, source), args.gather.row_bytes);
+      const char* row = row_of(feat.first, __shfl_sync(kFullMask, ids.row, source), args.gather.row_bytes);
 #pragma unroll
       for (int r = 0; r < Config::kRepeat; ++r) rows[u][r] = Row::load(feat.at(row, r));
       if constexpr (kPerHead) {
@@ -219,11 +227,12 @@ template <class Config, Weighting kWeighting, typename W>
 __global__ void __launch_bounds__(kGatherThreads, kSumMinBlocks<Config, kWeighting>)
     spmm_sum_kernel(const SumKernelArgs args) {
   const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  const LaneSlice<Config> slice(args.gather, lane);
+  const uint32_t number = slice_number(args.gather), unit = unit_of(args.gather, number);
+  const LaneSlice<Config> slice = slice_of<Config>(args.gather, lane, number);
   LaneSource<Config::kRepeat> weights{};
   if constexpr (kWeighting == Weighting::kHead) weights = weight_source<Config, W>(args, slice);
   SumLane<Config, kWeighting, W> work{args, slice, feat_source(args.gather, slice), weights, {}};
-  walk_and_join(args.gather, args.schedule, args.counters, lane, work);
+  walk_and_join(args.gather, args.schedule, args.counters, lane, unit, work);
 }
 
 template <class Config, Weighting kWeighting, typename W>
@@ -232,6 +241,7 @@ cudaError_t launch_sum(const SpmmSumArgs& args, SumKernelArgs kernel_args, const
   const GatherPlan plan = plan_gather<Config>(args.topology, shape);
   kernel_args.gather = plan.gather;
   kernel_args.gather.feat_rows = args.feat_by_edge ? edge_ids_of(args.topology) : indices_of(args.topology);
+  kernel_args.stores_type = !kernel_args.scales_result && args.out_type == args.type;
   kernel_args.vectors_per_head = static_cast<int32_t>(args.dim / Config::kVector);
   if (const cudaError_t status = clear_counters(plan, kernel_args.counters, launch); status != cudaSuccess) {
     return status;
