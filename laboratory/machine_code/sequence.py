@@ -3,6 +3,9 @@ that find nothing to do and of kernels that combine pieces among them.
 
     python -m laboratory.machine_code.sequence [--graph arxiv-size] [--blocks 600] [LIBRARY]      by default halfgnn/_C.so
 
+Of a launch of which only some blocks are executed few pieces are the last of their row: what joins them is counted in full
+only with as many blocks as there are.
+
 LIBRARY and the simulator are as in paths.py, whose rows are all of one length. A line for each call, with rows as they are stored
 and with a schedule (halfgnn/row_schedule.py): instructions per row of all its launches, and of each.
 """
