@@ -139,7 +139,7 @@ struct ExtremumLane {
 };
 
 template <class Config>
-__global__ void __launch_bounds__(kGatherThreads, kGatherMinBlocks)
+__global__ void __launch_bounds__(kGatherThreads, kGatherMinBlocks - (kCompiledArch < 800 ? 1 : 0))
     spmm_extremum_kernel(const ExtremumKernelArgs args) {
   const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
   const uint32_t number = slice_number(args.gather), unit = unit_of(args.gather, number);

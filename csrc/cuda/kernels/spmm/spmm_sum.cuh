@@ -220,6 +220,7 @@ constexpr int kMoreBlocks = kCompiledArch == 900 ? 1 : 0;
 template <class Config, Weighting kWeighting>
 constexpr int kSumMinBlocks = kWeighting == Weighting::kNone   ? kGatherMinBlocks + kMoreBlocks
                               : kWeighting == Weighting::kEdge ? 8 - 2 * kFewerBlocks
+                              : kCompiledArch < 800            ? 5
                               : Config::kRepeat > 1            ? 6
                                                                : 7 - kFewerBlocks;
 
