@@ -14,10 +14,10 @@ from torch import Tensor
 from ..common.arguments import checked_size
 from ..common.ids import check_ids, check_range
 from ..ops import gather_rows
-from ..ops.codes import CODES, VALUES, Codes
+from ..ops.codes import VALUES, Codes
 from . import quantized_files, store_files
 from .gigl import read_gigl
-from .scales import Scales
+from .scales import Scales, by_row, checked_dtype, scales_given
 
 # Threads wait for pages of a file, not for the processor. More threads keep more reads under way.
 _FILE_THREADS = 32
@@ -83,10 +83,10 @@ class FeatureStore:
         self._file = file
         threads = (_FILE_THREADS if file else 0) if num_threads is None else num_threads
         self.num_threads = checked_size(threads, "num_threads")
-        self._scales, self._dtype = _scales_of(self.data, scale, zero_point), self.data.dtype
+        self._scales, self._dtype = scales_given(self.data, scale, zero_point), self.data.dtype
         self._on_devices: dict[torch.device, Scales] = {}
         if self._scales is not None:
-            self._dtype = _checked_dtype(torch.float16 if dtype is None else dtype)
+            self._dtype = checked_dtype(torch.float16 if dtype is None else dtype)
         elif dtype is not None:
             raise ValueError(
                 f"dtype is {dtype} without a scale; expected None: rows have data's own, {self.data.dtype}"
@@ -172,7 +172,7 @@ class FeatureStore:
         if shape is not None and not store_files.fits(layout.shape, shape):
             raise ValueError(f"{path} has shape {layout.shape}; expected {tuple(shape)}")
         data, file = store_files.mapped(path, layout)
-        scale, zero_point = _by_row(scale, data), _by_row(zero_point, data)
+        scale, zero_point = by_row(scale, data), by_row(zero_point, data)
         store = cls(data, num_threads=num_threads, scale=scale, zero_point=zero_point, dtype=dtype)
         store._file = file
         return store
@@ -324,32 +324,24 @@ class FeatureStore:
         return rows.to(device) if out is None else out.copy_(rows)
 
     def codes(self, ids: Tensor | None = None, device: Any = None) -> Codes:
-        """The codes of rows, for sums over neighbours that read them.
+        """The codes of rows `ids`, or of all, for sums over neighbours that read them. All rows are copied only to another device.
 
-        Args:
-            ids: (n,) int32 or int64, on the CPU, or on the GPU that is to hold the result. None: all rows, which are not copied if
-                they are on `device`.
-            device: of the result, as in :meth:`gather`.
-
-        Raises:
-            ValueError: the store has no scale. Other errors: see :meth:`gather`.
+        Arguments and errors are those of :meth:`gather`. ValueError: the store has no scale.
         """
         scales = self._scales
         if scales is None:
             raise ValueError(f"{self!r} has no scale; expected a store of codes")
+        self._check_file()
         if ids is None:
-            self._check_file()
-            all_rows = Codes(self.data, scales.scale, scales.zero_point, self.dtype)
-            return all_rows if device is None else all_rows.to(device)
+            return Codes(self.data, scales.scale, scales.zero_point, self.dtype).to(device or self.device)
         check_ids(ids, "ids")
         device = self._device_of(ids, None, device)
-        self._check_file()
         place = device if device.type == "cpu" or self.can_be_read_by(device) else self.device
-        data = self._bytes_of(self.data, ids, place).to(device)
-        if scales.is_by_row(self.shape):
-            scales = scales.mapped(lambda x: self._bytes_of(x, ids, place).to(device))
-        else:
-            scales = self._scales_for(device)
+        ids = self._ids_on(place, ids)
+        with self._named():
+            data = gather_rows(self.data, ids, num_threads=self.num_threads).to(device)
+        is_by_row = scales.is_by_row(self.shape)
+        scales = scales.mapped(lambda x: gather_rows(x, ids).to(device)) if is_by_row else self._scales_for(device)
         return Codes(data, scales.scale, scales.zero_point, self.dtype)
 
     def staged(self, ids: Tensor, empty: Callable[[Any, torch.dtype], Tensor]) -> StagedRows:
@@ -406,11 +398,6 @@ class FeatureStore:
                 raise IndexError(f"{error}, the rows of {self!r}") from None
             ids = ids.to(device, non_blocking=True)
         return ids
-
-    def _bytes_of(self, table: Tensor, ids: Tensor, device: torch.device) -> Tensor:
-        """Rows of data, or of its scales, as they are stored."""
-        with self._named():
-            return gather_rows(table, self._ids_on(device, ids), num_threads=self.num_threads)
 
     def _gathered(self, ids: Tensor, out: Tensor | None, device: torch.device) -> Tensor:
         """The rows, gathered by the CPU or by a GPU that can read data."""
@@ -490,31 +477,6 @@ class StagedRows(Rows):
         every = torch.arange(self.codes.shape[0], dtype=torch.int32, device=device)
         codes = self.codes.to(device, non_blocking=True)
         return gather_rows(codes, every, scale=scales.scale, zero_point=scales.zero_point, out_dtype=self.store.dtype)
-
-
-def _scales_of(data: Tensor, scale: Any, zero_point: Any) -> Scales | None:
-    if scale is None:
-        if zero_point is not None:
-            raise ValueError("zero_point is given without scale; expected both")
-        return None
-    if data.dtype not in CODES:
-        raise TypeError(
-            f"data has dtype {data.dtype}; expected torch.uint8, torch.int8, torch.float8_e4m3fn or torch.float8_e5m2 beside scale"
-        )
-    return Scales(scale, zero_point, data)
-
-
-def _checked_dtype(dtype: Any) -> torch.dtype:
-    if dtype not in VALUES:
-        raise TypeError(f"dtype is {dtype}; expected torch.float16, torch.bfloat16 or torch.float32")
-    return dtype
-
-
-def _by_row(scale: Any, data: Tensor) -> Any:
-    """One number per row of a file, (N,), as (N, 1, ...). If rows have N numbers too, they are one per column."""
-    if isinstance(scale, Tensor) and scale.shape == data.shape[:1] != data.shape[1:] and scale.numel() > 1:
-        return scale.view(-1, *[1] * (data.dim() - 1))
-    return scale
 
 
 def _restored(store: FeatureStore, scales: Any) -> FeatureStore:

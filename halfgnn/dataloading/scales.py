@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..ops.codes import CODES, VALUES
+
 INTEGERS = (torch.uint8, torch.int8)
 
 
@@ -92,3 +94,28 @@ def _floats(values: Any, name: str, table: Tensor) -> Tensor:
     if not floats.isfinite().all():
         raise ValueError(f"{name} has inf or nan; expected finite numbers of float32")
     return floats
+
+
+def scales_given(data: Tensor, scale: Any, zero_point: Any) -> Scales | None:
+    if scale is None:
+        if zero_point is not None:
+            raise ValueError("zero_point is given without scale; expected both")
+        return None
+    if data.dtype not in CODES:
+        raise TypeError(
+            f"data has dtype {data.dtype}; expected torch.uint8, torch.int8, torch.float8_e4m3fn or torch.float8_e5m2 beside scale"
+        )
+    return Scales(scale, zero_point, data)
+
+
+def checked_dtype(dtype: Any) -> torch.dtype:
+    if dtype not in VALUES:
+        raise TypeError(f"dtype is {dtype}; expected torch.float16, torch.bfloat16 or torch.float32")
+    return dtype
+
+
+def by_row(scale: Any, data: Tensor) -> Any:
+    """One number per row of a file, (N,), as (N, 1, ...). If rows have N numbers too, they are one per column."""
+    if isinstance(scale, Tensor) and scale.shape == data.shape[:1] != data.shape[1:] and scale.numel() > 1:
+        return scale.view(-1, *[1] * (data.dim() - 1))
+    return scale
