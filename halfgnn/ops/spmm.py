@@ -16,6 +16,7 @@ from ..common.precision import autocast_all
 from ..graph_argument import GraphLike, as_graph
 from ..row_schedule import schedules_of
 from ._double_backward import Call, gradients
+from ._kept_weights import sorted_weights
 from ._operands import broadcast_trailing, check_out_dtype, needs_grad, out_edges
 from ._winners import gradients_of_winners
 from .codes import Codes, sum_of_codes
@@ -55,8 +56,10 @@ class _GSpMM(torch.autograd.Function):
     @staticmethod
     def forward(
         indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, op, reduce, lhs, rhs, out_dtype, short_rows,
-        out_short_rows, schedule, out_schedule,
+        out_short_rows, schedule, out_schedule, in_weights, out_weights,
     ):  # fmt: skip
+        if in_weights is not None:
+            edge_ids, rhs = None, in_weights
         results = _gspmm(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype, short_rows, True, schedule)
         return results if reduce in ("max", "min") else results[:1]  # sums have no winners
 
@@ -79,7 +82,7 @@ class _GSpMM(torch.autograd.Function):
         ctx.op, ctx.reduce = x.op, x.reduce
         ctx.short_rows = x.short_rows, x.out_short_rows
         # Not among the saved tensors: a checkpoint's second forward may be the one that makes it.
-        ctx.out_schedule = x.out_schedule
+        ctx.out_schedule, ctx.out_weights = x.out_schedule, x.out_weights
         lhs, rhs = x.rhs if x.lhs is None else x.lhs, x.lhs if x.rhs is None else x.rhs
         ctx.shapes, ctx.dtypes = (lhs.shape, rhs.shape), (lhs.dtype, rhs.dtype)
 
@@ -94,6 +97,8 @@ class _GSpMM(torch.autograd.Function):
             grad_lhs, grad_rhs = gradients(call, sides, grad, lhs, rhs, needs.lhs, needs.rhs)
         else:
             saved = saved_tensors(ctx, "gspmm")
+            if ctx.out_weights is not None:
+                saved = (*saved[:5], None, saved[6], ctx.out_weights, saved[8])
             grad_lhs, grad_rhs = _gradients(ctx, needs.lhs, needs.rhs, grad, *saved, schedule=ctx.out_schedule)
         # A plain tuple: torch.compile of torch 2.11 loses gradients that a named one holds.
         return tuple(_Inputs(lhs=grad_lhs if needs.lhs else None, rhs=grad_rhs if needs.rhs else None))
@@ -132,7 +137,7 @@ class _Call(Call):
     reduce: str
 
     def value(self, sides, lhs, rhs, out_dtype):
-        return apply(_GSpMM, *sides, self.op, self.reduce, lhs, rhs, out_dtype, *self.short_rows, None, None)[0]
+        return apply(_GSpMM, *sides, self.op, self.reduce, lhs, rhs, out_dtype, *self.short_rows, *[None] * 4)[0]
 
     def gradients(self, sides, grad, lhs, rhs, need_lhs, need_rhs):
         return _gradients(self, need_lhs, need_rhs, grad, *sides, lhs, rhs, None)
@@ -192,11 +197,17 @@ def gspmm(
     with_grad = needs_grad(lhs_data, rhs_data)
     reads_csr = with_grad and lhs_data is not None and lhs_data.requires_grad
     schedules = schedules_of(g, reads_csr) if reduce_op in SCHEDULED.get(op, ()) else (None, None)
+    may_sort = op == "mul" and reduce_op in ("sum", "mean")
+    weights = sorted_weights(g, rhs_data, reads_csr) if may_sort else (None, None)
     if not with_grad:
-        return _gspmm(*csc, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc, False, schedules[0])[0]
+        indptr, indices, edge_ids = csc
+        if weights[0] is not None:
+            edge_ids, rhs_data = None, weights[0]
+        rest = op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc, False, schedules[0]
+        return _gspmm(indptr, indices, edge_ids, *rest)[0]
     csr = g.csr() if reads_csr else (None, None, None)
     return apply(
-        _GSpMM, *csc, *csr, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc, g.short_csr, *schedules
+        _GSpMM, *csc, *csr, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc, g.short_csr, *schedules, *weights
     )[0]
 
 

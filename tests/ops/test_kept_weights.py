@@ -1,0 +1,128 @@
+"""Constant weights of edges, which are kept in the order of a Graph's sides: the same results, and nothing that is out of date."""
+
+import pytest
+import torch
+
+import halfgnn
+from halfgnn import ops
+from halfgnn.ops import _kept_weights
+from tests import support
+
+NODES, EDGES = 50, 400
+
+
+@pytest.fixture(autouse=True)
+def _of_few_edges(monkeypatch):
+    monkeypatch.setattr(_kept_weights, "MIN_EDGES", 1)
+
+
+def make(device="cpu"):
+    src, dst = (torch.randint(NODES, (EDGES,), device=device) for _ in range(2))
+    g = halfgnn.Graph.from_edges(src, dst, num_src=NODES, num_dst=NODES)
+    return g, torch.randn(NODES, 16, device=device).requires_grad_(), torch.randn(EDGES, 1, device=device)
+
+
+def results(g, x, w, op=ops.u_mul_e_sum):
+    out = op(g, x, w)
+    upstream = torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out)
+    return out.detach(), *torch.autograd.grad(out, x, upstream)
+
+
+def kept(g):
+    return sorted(g._kept_weights.sides)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("op", [ops.u_mul_e_sum, ops.u_mul_e_mean])
+@pytest.mark.parametrize("device", support.DEVICES)
+def test_results_stay_the_same(device, op, heads):
+    g, x, w = make(device)
+    x, w = (x.detach().view(NODES, heads, -1).requires_grad_(), torch.randn(EDGES, heads, 1, device=device))
+    first = results(g, x, w, op)
+    for _ in range(4):
+        assert all(torch.equal(a, b) for a, b in zip(results(g, x, w, op), first))
+    assert kept(g) == ["csc", "csr"]
+    with torch.no_grad():
+        assert torch.equal(op(g, x, w), first[0])
+
+
+@pytest.mark.parametrize("device", support.DEVICES)
+def test_weights_that_are_written_to_are_read_anew(device):
+    g, x, w = make(device)
+    for _ in range(4):
+        results(g, x, w)
+    w.mul_(2)
+    expected = results(*((h := halfgnn.Graph.from_edges(*g.edges(), num_src=NODES, num_dst=NODES)), x, w))
+    assert all(torch.equal(a, b) for a, b in zip(results(g, x, w), expected))
+    w[3] = torch.nan
+    assert results(g, x, w)[0].isnan().any() and not kept(h)
+
+
+def test_weights_of_the_same_values_in_other_tensors_are_known():
+    """As gcn_norm under the drop-in returns them: a new view, or a new copy on write, in every call."""
+    g, x, w = make()
+    for _ in range(4):
+        results(g, x, w.view(-1, 1))
+    assert kept(g) == ["csc", "csr"]
+    copies = g._kept_weights.sides
+    results(g, x, w.clone())
+    assert g._kept_weights.sides is copies
+
+
+def test_weights_that_change_in_every_call_are_left_alone():
+    g, x, _ = make()
+    for value in range(10):
+        w = torch.full((EDGES, 1), float(value))
+        for _ in range(_kept_weights.FIRST_USE):
+            assert torch.equal(results(g, x, w)[0], results(make_again(g), x, w)[0])
+    assert g._kept_weights.wasted == _kept_weights.MOST_WASTED and not kept(g)
+
+
+def make_again(g):
+    return halfgnn.Graph.from_edges(*g.edges(), num_src=NODES, num_dst=NODES)
+
+
+@pytest.mark.parametrize("change", [lambda w: w.requires_grad_(), lambda w: w.expand(-1, 16), lambda w: w[:, 0]])
+def test_other_weights_are_read_as_they_lie(change):
+    g, x, w = make()
+    w = change(w)
+    w = w if w.dim() > 1 else w.unsqueeze(1).expand(-1, 1)
+    for _ in range(5):
+        results(g, x, w)
+    if w.requires_grad or not w.is_contiguous():
+        assert not hasattr(g, "_kept_weights")
+
+
+def test_a_second_derivative():
+    g, x, w = make()
+    for _ in range(4):
+        out = ops.u_mul_e_sum(g, x, w)
+        (grad,) = torch.autograd.grad(out.pow(2).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(grad.pow(2).sum(), x)
+    dense = torch.zeros(NODES, NODES).index_put(
+        tuple(reversed([y.long() for y in g.edges()])), w[:, 0], accumulate=True
+    )
+    expected = torch.func.grad(lambda y: torch.func.grad(lambda z: (dense @ z).pow(2).sum())(y).pow(2).sum())(
+        x.detach()
+    )
+    torch.testing.assert_close(second, expected, rtol=1e-4, atol=1e-3)
+    assert kept(g) == ["csc", "csr"]
+
+
+def test_writing_to_a_weight_before_the_backward_raises():
+    g, x, w = make()
+    for _ in range(4):
+        results(g, x, w)
+    out = ops.u_mul_e_sum(g, x, w)
+    w.add_(1)
+    with pytest.raises(RuntimeError, match="modified in place"):
+        out.sum().backward()
+
+
+def test_graphs_whose_edges_lie_in_order_keep_the_other_side_alone():
+    g, x, w = make()
+    g, _ = halfgnn.Graph.from_edges(*g.edges(), num_src=NODES, num_dst=NODES, sort=True)
+    assert g.csc().edge_ids is None
+    for _ in range(4):
+        results(g, x, w)
+    assert kept(g) == ["csr"]
