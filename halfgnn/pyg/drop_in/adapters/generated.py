@@ -78,7 +78,7 @@ def _arguments_of_update(conv: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 # The methods, by the option of the drop-in with which they are bound.
-_METHODS = {ALWAYS: {"propagate": propagate}, "tiles": {"edge_updater": _edge_updater}}
+_METHODS: dict[str, dict[str, Any]] = {ALWAYS: {"propagate": propagate}, "tiles": {"edge_updater": _edge_updater}}
 _bindings: dict[str, Bindings] = {}
 
 
