@@ -402,6 +402,7 @@ def check_gsddmm(g, op, operands, lhs_target, rhs_target, *, run=None, out_dtype
 
 
 ROUTED_FROM = (
+    "DOT_STEPS",
     "FEW",
     "FEW_SUMMED",
     "FEW_ENDS",

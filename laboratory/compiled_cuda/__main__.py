@@ -20,12 +20,16 @@ from .fake_gpu import cuda_code, graphs_of
 _CALL = re.compile(
     r"^\s+(?:\w+ = )?(triton_\w+)\.run\(|^\s+(?:\w+ = )?(extern_kernels\.\w+)\(|= torch\.ops\.(halfgnn\w*\.\w+)\.", re.M
 )
-_OPERATORS = {"gspmm": ("u_mul_e_sum", 0), "gspmm_backward": ("u_mul_e_sum", 1), "gat_attention": ("gat_attention", 0),
-              "gat_attention_backward": ("gat_attention", 1)}  # fmt: skip
+_OPERATORS = {
+    "gspmm": ("u_mul_e_sum", 0), "gspmm_backward": ("u_mul_e_sum", 1), "gat_attention": ("gat_attention", 0),
+    "gat_attention_backward": ("gat_attention", 1), "gatv2_attention": ("gatv2_attention", 0),
+    "gatv2_attention_backward": ("gatv2_attention", 1), "dot_attention": ("dot_attention", 0),
+    "dot_attention_backward": ("dot_attention", 1), "gsddmm": ("u_dot_v", 0), "gsddmm_backward": ("u_dot_v", 1),
+}  # fmt: skip
 
 
-def launches_of_operators() -> dict[str, int]:
-    """Kernels of each operator, of a graph that may have long rows, as docs/operators.md has them from the simulator.
+def launches_of_operators(has_long_rows: bool = True) -> dict[str, int]:
+    """Kernels of each operator, of a graph that may have long rows or has none, as docs/operators.md has them from the simulator.
 
     Lookups of what is cached (halfgnn_pyg) launch none.
     """
@@ -33,7 +37,7 @@ def launches_of_operators() -> dict[str, int]:
     found = {}
     for name, (row, place) in _OPERATORS.items():
         cells = next(line for line in text.splitlines() if line.startswith(f"| {row} |")).split("|")[2:4]
-        found[f"halfgnn.{name}"] = int(re.findall(r"\d+", cells[place])[-1])
+        found[f"halfgnn.{name}"] = int(re.findall(r"\d+", cells[place])[-1 if has_long_rows else 0])
     return found
 
 

@@ -10,6 +10,7 @@ import torch_geometric.nn as theirs
 from torch import nn
 
 import halfgnn.pyg
+from halfgnn.pyg.drop_in import thresholds
 from tests import support
 from tests.pyg.support_pyg import Layer
 
@@ -335,6 +336,17 @@ def test_dropout_is_torch_geometrics(name, is_training):
     with halfgnn.pyg.accelerate(fuse=True):
         run()
     assert kind in routed()
+
+
+@pytest.mark.parametrize("limit, is_fused", [(1 << 30, True), (1, False)])
+def test_dot_attention_of_few_edges_is_one_operator(monkeypatch, limit, is_fused):
+    """Of many, its steps are faster."""
+    monkeypatch.setattr(thresholds, "DOT_STEPS", limit)
+    conv, x, edge_index = theirs.TransformerConv(WIDTH, 8, 2), randn(NUM_NODES, WIDTH), edges()
+    expected = conv(x, edge_index)
+    with halfgnn.pyg.accelerate():
+        torch.testing.assert_close(conv(x, edge_index), expected, rtol=1e-4, atol=1e-5)
+    assert ("fused:TransformerConv" in halfgnn.pyg.stats()["routed"]) == is_fused
 
 
 @pytest.mark.parametrize("aggr", [["mean", "max", "std"], ["var", "sum", "min"], "var", "std"], ids=str)

@@ -38,6 +38,7 @@ FEW = FEW_SUMMED // 4  # so many fall back to PyG whatever becomes of them
 FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messages of usual width gain
 FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that are PyTorch's
 FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or edge_index that is new, whatever the width
+DOT_STEPS = 2_097_152  # values of dot attention without edges: from here on its steps are faster than one operator
 USUAL_WIDTH = 32  # of messages, for an edge_index that no message has gone along yet
 GPU_SPEED, GPU_ATTENTION_SPEED = 128, 32  # see docs/tuning.md
 SORTED_WIDTH = 32  # values for a row by an index on CUDA, where PyTorch's gradient sorts it (chosen, not timed)

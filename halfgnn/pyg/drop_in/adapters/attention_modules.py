@@ -134,8 +134,6 @@ def _reason(
         return Reason.RETURN_ATTENTION_WEIGHTS
     if conv.dropout and conv.training and not ON.fuse_all:
         return Reason.DROPOUT
-    if kind is nn.TransformerConv and edge_attr is None and not ON.fuse_all:
-        return Reason.DOT_WITHOUT_EDGES  # its steps are faster
     edge_index = plain(edge_index)
     # The size is asked before anything is read or kept of the edges.
     reason = tracing_reason() or topology_reason(edge_index) or _size_reason(conv, edge_index, edge_attr)
@@ -173,6 +171,9 @@ def _size_reason(conv: Any, edge_index: Tensor, edge_attr: Tensor | None) -> str
     """Why PyG's forward is faster, by the values of all edges, heads and channels. edge_index: (2, E)."""
     num_values = edge_index.shape[1] * conv.heads * conv.out_channels
     num_values = weighed(num_values, edge_index, thresholds.GPU_ATTENTION_SPEED)
+    has_steps = isinstance(conv, nn.TransformerConv) and edge_attr is None and not ON.fuse_all
+    if has_steps and num_values >= thresholds.DOT_STEPS:
+        return Reason.DOT_WITHOUT_EDGES
     kind = "attention with edges"
     if edge_attr is None:
         # PyG takes as long as halfgnn to add self-loops and to form the sums of GATv2.
