@@ -62,7 +62,8 @@ GlobalRace GlobalRaces::access(int thread, const Access& access, bool is_atomic)
       const bool is_this_block = other.run == run_;
       return GlobalRace{access, other.thread, is_this_block, is_store, other.pc};
     };
-    if (!(is_atomic && cell.write.is_atomic) && !is_ordered(cell.write, thread)) return race_with(cell.write, true);
+    const bool may_meet = (is_atomic && cell.write.is_atomic) || (access.is_store && is_by_same_store(cell.write, event));
+    if (!may_meet && !is_ordered(cell.write, thread)) return race_with(cell.write, true);
     if (!access.is_store) {
       cell.read = event;
     } else {
@@ -79,6 +80,10 @@ GlobalRace GlobalRaces::access(int thread, const Access& access, bool is_atomic)
 bool GlobalRaces::is_visible(uint32_t time, int from, int thread) const {
   return from == thread || (from / kWarp == thread / kWarp && warp_barriers_[thread / kWarp] > time) ||
          block_barrier_ > time;
+}
+
+bool GlobalRaces::is_by_same_store(const Event& one, const Event& other) {
+  return one.run == other.run && one.thread / kWarp == other.thread / kWarp && one.pc == other.pc;
 }
 
 bool GlobalRaces::is_ordered(const Event& event, int thread) const {

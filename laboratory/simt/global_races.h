@@ -7,8 +7,9 @@
 //
 // Blocks run one after the other, in random order, so a race is found by what is missing between two accesses, not by
 // the value that was read. Limits: accesses of fewer than four bytes are not looked at; of the reads of a place the
-// last one is remembered; what a thread learned from one word it does not pass on by another; and as in races.h a store
-// right after a load of the same place has no check.
+// last one is remembered; what a thread learned from one word it does not pass on by another; lanes of a warp that
+// write to one place by the same instruction are not told from those that do so in two iterations; and as in races.h a
+// store right after a load of the same place has no check.
 #pragma once
 
 #include <cstddef>
@@ -72,6 +73,9 @@ class GlobalRaces {
 
   Page& page_of(uint64_t number);
   bool is_ordered(const Event& event, int thread) const;
+  // Lanes that write the same by one instruction, as those that share an edge's record do. CUDA defines it: one of the
+  // values is kept.
+  static bool is_by_same_store(const Event& one, const Event& other);
   bool is_visible(uint32_t time, int from, int thread) const;
   void synchronize(int thread, uint64_t word);
 

@@ -215,6 +215,13 @@ def test_blocks_at_one_place(seed):
     assert run("same_place", blocks=5, n=1, seed=seed)[0] == 160
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_lanes_that_write_the_same_by_one_instruction(seed):
+    """As those that share an edge do; warps may not."""
+    assert launch("same_place", n=2, threads=32, seed=seed)[1] == ""
+    assert "a race over global memory" in launch("same_place", n=2, threads=64, seed=seed)[1]
+
+
 def test_shared_memory_starts_as_garbage():
     assert (run("uninitialised", blocks=5, shared=128)[:10] == GARBAGE).all()
 
