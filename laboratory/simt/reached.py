@@ -32,6 +32,8 @@ ELSEWHERE = (
     "gather_rows_kernel",
     "dequantize_rows_kernel",
     "code_sum_kernel",
+    "add_winners_kernel",
+    "round_sums_kernel",
     "naive_",
     "scalar_",
     "place_chunk_kernel",

@@ -75,6 +75,13 @@ def test_reductions(graph, reduce):
     check_gspmm(graph, "copy_lhs", reduce, operands, terms=130_000, backward=False)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_messages(graph, reduce):
+    """General kernels' pieces are combined by others."""
+    operands = support.spmm_operands(graph, "add", (2,), (2,), torch.float16)
+    check_gspmm(graph, "add", reduce, operands, terms=130_000, backward=False)
+
+
 def test_several_reductions(graph):
     check_reductions(graph, randn(graph.num_src, 2, dtype=torch.float16), ("mean", "max", "min", "std"))
     check_reductions(graph, torch.randint(-2, 3, (graph.num_src, 1)).half(), ("max", "min"))

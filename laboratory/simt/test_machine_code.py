@@ -127,9 +127,9 @@ def test_columns_of_edges():
 
 
 def test_a_hub():
-    """Its pieces are combined."""
+    """Its pieces are joined."""
     g = graph([2, 0, 1030, 5])
-    with on_machine_code("spmm_sum_kernel", "combine_kernel"):
+    with on_machine_code("spmm_sum_kernel"):
         check_gspmm(g, "copy_lhs", "sum", [randn(37, 24, dtype=torch.float16), None], backward=False, terms=1030)
 
 

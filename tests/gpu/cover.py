@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from halfgnn import Graph, ops
+from halfgnn.ops._head_logits import with_head_logits
 from tests.gpu import gpu_cases
 from tests.gpu.gpu_cases import DTYPES, Case
 from tests.support import HALVES
@@ -94,6 +95,7 @@ def _cases(width: int) -> list[Case]:
         *(case(f"u_{op}_v", getattr(ops, f"u_{op}_v"), u, v) for op in ("add", "mul")),
         case("u_add_v_add_e", ops.u_add_v_add_e, u, v, e),
         case("edge_softmax", ops.edge_softmax, e),
+        case("head_logits", lambda g, x: torch.cat(with_head_logits(x, x[:1].float())[1:]), three),
         case("edge_softmax src", lambda g, x: ops.edge_softmax(g, x, "src"), e),
         *(case(f"several, {name}", several(name), u) for name in ("max", "std")),
         case("gated_sum", gated(), u, u, v, e),
@@ -204,7 +206,7 @@ def pool() -> Iterator[Job]:
                 yield Job(Case(name, _copy(copied), shapes), dtype)
         yield Job(gpu_cases.attention(GATV2, 1, 128, 0.3), dtype, has_pieces=True)
     attentions = ("gat_attention_1x2_dropout", "gatv2_attention_1x2_dropout")
-    folded = ("copy_u_sum 2", "copy_u_max 2", "several, std 2", "gated_sum, normalized 2", *attentions)
+    folded = ("copy_u_sum 2", "copy_u_max 2", "u_add_e_max 2", "several, std 2", "gated_sum, normalized 2", *attentions)
     for case in _cases(2):
         if case.name in folded:
             yield Job(case, torch.float16, has_folds=True)

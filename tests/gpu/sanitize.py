@@ -147,6 +147,16 @@ def code_sums(on_gpu) -> None:
         ops.u_mul_e_sum(on_gpu, heads, torch.rand(on_gpu.num_edges, 1, 1, device=on_gpu.device))
 
 
+def winners(device: str) -> None:
+    """The gradient of maxima that is added to the sources of winners, which takes a graph of many edges."""
+    num_nodes, num_edges = 300, 2_000_000
+    ends = (torch.randint(num_nodes, (num_edges,), device=device) for _ in range(2))
+    g = halfgnn.Graph.from_edges(*ends, num_src=num_nodes, num_dst=num_nodes)
+    for width in (7, 16):
+        x = torch.randn(num_nodes, width, dtype=torch.float16, device=device).requires_grad_()
+        ops.copy_u_max(g, x).sum().backward()
+
+
 def scalar_baseline(graph, device: str) -> None:
     csc, (src, dst) = [None if t is None else t.to(device) for t in graph.csc()], (t.to(device) for t in graph.edges())
     for width in (1, 33, 70):
@@ -199,6 +209,8 @@ def main() -> int:
     start, done, failed = time.monotonic(), 0, []
     copies: dict[str, halfgnn.Graph] = {}
     jobs = list(plan(args.stride))
+    if args.device != "cpu":
+        winners(args.device)
     for name, graph, case, dtype, misaligned in jobs:
         if time.monotonic() - start > args.seconds:
             break

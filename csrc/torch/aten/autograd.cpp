@@ -38,6 +38,7 @@ void count_writes(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
 TORCH_LIBRARY_IMPL(halfgnn, Autograd, m) {
   for (const char* name : {"gspmm",
                            "gspmm_backward",
+                           "code_sum",
                            "copy_u_reduce",
                            "copy_u_reduce_backward",
                            "gsddmm",
