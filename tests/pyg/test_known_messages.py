@@ -276,3 +276,71 @@ def test_an_edge_index_that_is_written_to_has_another_graph(monkeypatch):
         e[1] = e[1].flip(0)
         out = conv(x, e)
     torch.testing.assert_close(out, conv(x, e))
+
+
+class Reserved(MessagePassing):
+    """`index` is what propagate() passes to message(), not what it is given."""
+
+    def forward(self, x, edge_index, index):
+        return self.propagate(edge_index, x=x, index=index)
+
+    def message(self, x_j, index):
+        return index.view(-1, 1) * x_j
+
+
+class Floats(Weighted):
+    def message(self, h_j, norm):
+        return norm.view(-1, 1.0) * h_j
+
+
+class Selecting(Rows):
+    def _index_select(self, src, index):
+        return 2 * src.index_select(self.node_dim, index)
+
+
+def test_steps_between_propagate_and_message_are_those_of_the_class(monkeypatch):
+    check(monkeypatch, Selecting(), randn(NODES, WIDTH), edges(), count=0)
+
+
+def test_steps_between_propagate_and_message_are_those_of_the_module(monkeypatch):
+    conv = Rows()
+    conv._index_select = lambda src, index: 3 * src.index_select(0, index)
+    check(monkeypatch, conv, randn(NODES, WIDTH), edges(), count=0)
+
+
+def test_a_weight_of_a_reserved_name_is_that_of_propagate(monkeypatch):
+    check(monkeypatch, Reserved(), randn(NODES, WIDTH), edges(), randn(EDGES, seed=2), count=0)
+
+
+def test_nodes_of_destinations_are_counted_where_pyg_counts_them(monkeypatch):
+    """In dimension node_dim, whatever else their features have."""
+    x = randn(NODES, WIDTH), randn(NODES, 25, 4, seed=2)
+    check(monkeypatch, Rows(), x, edges(NODES, 25), count=0)
+
+
+def test_hooks_of_all_modules_are_called(monkeypatch):
+    conv, x, e = Rows(aggr="mean"), randn(NODES, WIDTH), edges()
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda module, inputs, out: 2 * out)
+    try:
+        check(monkeypatch, conv, x, e, count=0)
+    finally:
+        hook.remove()
+    check(monkeypatch, conv, x, e)
+
+
+def test_sizes_that_are_no_integers_are_refused_as_by_pyg():
+    conv, x, e = Rows(), (randn(NODES, WIDTH), None), edges(NODES, 25)
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            conv(x, e, (NODES, 25))
+        with pytest.raises(TypeError):
+            conv(x, e, (NODES, 25.0))
+
+
+def test_views_by_numbers_that_are_no_integers_are_refused_as_by_pyg():
+    conv, x, e, weight = Floats(), randn(NODES, WIDTH), edges(), randn(EDGES, seed=2)
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            Weighted()(x, e, weight)
+        with pytest.raises(TypeError, match="float"):
+            conv(x, e, weight)

@@ -17,6 +17,7 @@ from torch_geometric.nn import MessagePassing
 
 from .... import ops
 from ....common.autograd import snapshot
+from ....common.compat import has_any_global_hook
 from ....common.precision import HALF, autocasts, computed_type, may_mix, without_autocast
 from ....drop_in.checkpoint import is_checkpointed
 from ....drop_in.gate import index_reason, mode_reason
@@ -62,12 +63,13 @@ _UNUSUAL = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | 
 def _key(code: CodeType) -> tuple[Any, ...]:
     """What a function does, whatever its arguments are called and its docstring says."""
     kinds = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_nlocals, code.co_flags & _UNUSUAL
-    constants = tuple(None if isinstance(x, str) else x for x in code.co_consts)
+    constants = tuple(None if x is None or isinstance(x, str) else (type(x), x) for x in code.co_consts)  # 1 == 1.0
     return *kinds, code.co_code, code.co_names, constants, code.co_freevars
 
 
 _MESSAGES = {_key(message.__code__): message for message in (_rows, _weighted, _weighted_or_rows)}
-_STEPS = ("message", "aggregate", "update")
+# What MessagePassing does between propagate() and message(). A program may have its own.
+_BETWEEN = ("_check_input", "_set_size", "_index_select", "_index_select_safe", "collect")
 _by_class: dict[type, Known | None] = {}
 
 
@@ -77,7 +79,10 @@ def known_message(conv: Any) -> Known | None:
     functions = cls.message, cls.aggregate, cls.update
     found = _by_class.get(cls, _by_class)
     if found is _by_class or (found is not None and found.functions != functions):  # type: ignore[union-attr]
-        found = _by_class[cls] = _find_out(*functions)
+        is_usual = all(
+            getattr(cls, step) is getattr(MessagePassing, step) for step in _BETWEEN[:-1]
+        )  # collect() is generated
+        found = _by_class[cls] = _find_out(*functions) if is_usual else None
     return found  # type: ignore[return-value]
 
 
@@ -88,6 +93,8 @@ def _find_out(message: Any, aggregate: Any, update: Any) -> Known | None:
         return None
     _, features, *weights = message.__code__.co_varnames
     if not features.endswith("_j") or any(name[-2:] in ("_i", "_j") for name in weights):
+        return None
+    if not MessagePassing.special_args.isdisjoint((features, *weights)):  # propagate() gives them values of its own
         return None
     weight = weights[0] if weights else None
     return Known(features[:-2], weight, kind is _weighted_or_rows, (message, aggregate, update))
@@ -104,12 +111,18 @@ class _Sources(NamedTuple):
     def of(cls, x: Any, size: Any) -> _Sources | None:
         """As propagate() reads its arguments; None if it would raise, or they are of another kind."""
         src, dst = x if isinstance(x, (tuple, list)) and len(x) == 2 else (x, x)
-        if type(src) is not Tensor or src.dim() != 2 or not (dst is None or isinstance(dst, Tensor)):
+        if (
+            type(src) is not Tensor
+            or src.dim() != 2
+            or not (dst is None or (isinstance(dst, Tensor) and dst.dim() == 2))
+        ):
             return None
         num_src = src.shape[0]
         num_dst = None if dst is None else dst.shape[0]
         if size is not None:
             if not isinstance(size, (tuple, list)) or len(size) != 2 or size[0] not in (None, num_src):
+                return None
+            if not (size[1] is None or isinstance(size[1], int)):
                 return None
             if size[1] is not None and num_dst not in (None, size[1]):
                 return None
@@ -132,6 +145,8 @@ def propagated(conv: Any, edge_index: Tensor, kwargs: dict[str, Any]) -> Tensor 
         return None
     reduction = reduction_of(conv.aggr_module)
     if reduction not in ONE_PASS or module_reason(conv) or options_reason(conv, type(conv), None):
+        return None
+    if has_any_global_hook() or any([step in conv.__dict__ for step in _BETWEEN]):
         return None
     if weight is not None and not _is_weight(weight, sources.x, edge_index.shape[1]):
         return None
