@@ -22,59 +22,64 @@ MOST_WASTED = 2  # how often weights are kept for nothing before no more are
 _KEPT = "_kept_weights"  # of a Graph
 
 
-class _Kept:
-    """The weights of a Graph that were used last.
+class _Weights:
+    """Weights, how often they were used in a row, and their copies.
 
-    They are known again as the same tensor, not modified since, or on the CPU by their values: to compare them takes a twentieth of
-    what it takes to read them out of order.
+    They are known again on the CPU by their values, which programs may also change where autograd does not see it: to compare them
+    takes a twentieth of what it takes to read them out of order. On a GPU they are known as the same tensor, not modified since.
     """
 
-    __slots__ = ("address", "ref", "sides", "source", "uses", "version", "wasted")
+    __slots__ = ("_last", "_source", "sides", "uses")
+
+    def __init__(self, weight: Tensor) -> None:
+        self._last = _state_of(weight)
+        self._source: Tensor | None = None
+        self.sides: dict[str, Any] = {}
+        self.uses = 0
+
+    def is_used(self) -> bool:
+        return self._source is not None
+
+    def know(self, weight: Tensor) -> bool:
+        if not weight.is_cpu:
+            ref, *state = self._last
+            return ref() is weight and state == list(_state_of(weight)[1:])
+        if self._source is not None:
+            return self._source.dtype == weight.dtype and torch.equal(self._source, weight)
+        return self._last[-1] == _state_of(weight)[-1]  # until there are copies, a guess will do
+
+    def begin_copies(self, weight: Tensor) -> None:
+        if self._source is None:
+            self._source = weight.clone() if weight.is_cpu else weight
+
+
+def _state_of(weight: Tensor) -> tuple[Any, ...]:
+    address = torch._C._data_address(weight) + weight.storage_offset() * weight.element_size()  # type: ignore[attr-defined]
+    return weakref.ref(weight), weight._version, address
+
+
+class _Kept:
+    """The weights of a Graph that were used last. Threads may use others at the same time."""
+
+    __slots__ = ("last", "wasted")
 
     def __init__(self) -> None:
         self.wasted = 0
-        self._begin(None)
+        self.last: _Weights | None = None
 
-    def _begin(self, weight: Tensor | None) -> None:
-        self.ref: Any = None
-        self.source: Tensor | None = None
-        self.sides: dict[str, Any] = {}
-        self.uses = 0
-        if weight is not None:
-            self._note(weight)
-
-    def _note(self, weight: Tensor) -> None:
-        self.ref, self.version = weakref.ref(weight), weight._version
-        self.address = torch._C._data_address(weight) + weight.storage_offset()  # type: ignore[attr-defined]
-
-    def see(self, weight: Tensor) -> bool:
-        """Notes a use, and says whether the copies are to be used."""
+    def see(self, weight: Tensor) -> dict[str, Any] | None:
+        """Notes a use, and returns the copies, if they are to be used. Those of other weights never get into them."""
         if self.wasted >= MOST_WASTED:
-            return False
-        if not self._knows(weight):
-            self.wasted += self.source is not None and self.uses < 2 * FIRST_USE
-            self._begin(weight)
-        self.uses += 1
-        if self.uses < FIRST_USE:
-            return False
-        if self.source is None:
-            self.source = weight.clone() if weight.is_cpu else weight
-        return True
-
-    def _knows(self, weight: Tensor) -> bool:
-        if self.ref is None:
-            return False
-        if self.ref() is weight and self.version == weight._version:
-            return True
-        if not weight.is_cpu:
-            return False
-        if self.source is None:  # until there are copies, a guess will do
-            is_same = self.address == torch._C._data_address(weight) + weight.storage_offset()  # type: ignore[attr-defined]
-        else:
-            is_same = self.source.dtype == weight.dtype and torch.equal(self.source, weight)
-        if is_same:
-            self._note(weight)
-        return is_same
+            return None
+        weights = self.last  # which another thread may replace from here on
+        if weights is None or not weights.know(weight):
+            self.wasted += weights is not None and weights.is_used() and weights.uses < 2 * FIRST_USE
+            weights = self.last = _Weights(weight)
+        weights.uses += 1
+        if weights.uses < FIRST_USE:
+            return None
+        weights.begin_copies(weight)
+        return weights.sides
 
 
 def sorted_weights(g: Graph, weight: Tensor | None, reads_csr: bool) -> tuple[Tensor | None, Tensor | None]:
@@ -88,9 +93,10 @@ def sorted_weights(g: Graph, weight: Tensor | None, reads_csr: bool) -> tuple[Te
     if kept is None:
         kept = _Kept()
         object.__setattr__(g, _KEPT, kept)
-    if not kept.see(weight):
+    sides = kept.see(weight)
+    if sides is None:
         return None, None
-    return (_side(g, kept, "csc", weight), _side(g, kept, "csr", weight) if reads_csr else None)
+    return (_side(g, sides, "csc", weight), _side(g, sides, "csr", weight) if reads_csr else None)
 
 
 def _is_constant(weight: Tensor) -> bool:
@@ -101,12 +107,12 @@ def _is_constant(weight: Tensor) -> bool:
     return not (weight.is_inference() or torch._C._len_torch_dispatch_stack() or is_captured(weight.device))
 
 
-def _side(g: Graph, kept: _Kept, side: str, weight: Tensor) -> Tensor | None:
+def _side(g: Graph, sides: dict[str, Any], side: str, weight: Tensor) -> Tensor | None:
     edge_ids = getattr(g, side)().edge_ids
     if edge_ids is None:
         return None
-    if side not in kept.sides:
+    if side not in sides:
         with torch.no_grad():
             copy = weight.index_select(0, edge_ids)
-        kept.sides[side] = cacheable(copy, [copy])
-    return read_cached(kept.sides[side])
+        sides[side] = cacheable(copy, [copy])
+    return read_cached(sides[side])

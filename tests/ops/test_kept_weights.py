@@ -29,7 +29,7 @@ def results(g, x, w, op=ops.u_mul_e_sum):
 
 
 def kept(g):
-    return sorted(g._kept_weights.sides)
+    return sorted(g._kept_weights.last.sides)
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -64,9 +64,9 @@ def test_weights_of_the_same_values_in_other_tensors_are_known():
     for _ in range(4):
         results(g, x, w.view(-1, 1))
     assert kept(g) == ["csc", "csr"]
-    copies = g._kept_weights.sides
+    copies = g._kept_weights.last.sides
     results(g, x, w.clone())
-    assert g._kept_weights.sides is copies
+    assert g._kept_weights.last.sides is copies
 
 
 def test_weights_that_change_in_every_call_are_left_alone():
@@ -126,3 +126,41 @@ def test_graphs_whose_edges_lie_in_order_keep_the_other_side_alone():
     for _ in range(4):
         results(g, x, w)
     assert kept(g) == ["csr"]
+
+
+def write_where_autograd_does_not_see_it(w):
+    w.numpy()[:] *= 3
+
+
+def point_elsewhere(w):
+    w.data = 3 * w
+
+
+@pytest.mark.parametrize("change", [write_where_autograd_does_not_see_it, point_elsewhere])
+def test_weights_that_are_changed_behind_autograd_are_read_anew(change):
+    g, x, w = make()
+    first = results(g, x, w)
+    for _ in range(4):
+        results(g, x, w)
+    change(w)
+    for a, b in zip(results(g, x, w), first):
+        torch.testing.assert_close(a, 3 * b)
+
+
+def test_threads_with_other_weights_of_a_graph_do_not_get_their_copies(monkeypatch):
+    """Another thread runs between the question whether weights are known and the reading of the copies."""
+    g, x, w = make()
+    original, other = _kept_weights._side, -w
+    first = results(g, x, w)
+    for _ in range(2):
+        results(g, x, w)
+
+    def interrupted(*args):
+        monkeypatch.setattr(_kept_weights, "_side", original)
+        for _ in range(4):
+            results(g, x, other)
+        return original(*args)
+
+    monkeypatch.setattr(_kept_weights, "_side", interrupted)
+    assert all(torch.equal(a, b) for a, b in zip(results(g, x, w), first))
+    assert torch.equal(results(g, x, other)[0], -first[0])
