@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..common.layers import check_layer
 from ..common.operands import check_columns, check_one_width, check_operand, check_pair, width_of
 from ..graph import Graph
 from ..ops.codes import Codes
@@ -22,7 +23,8 @@ def sides_of_codes(g: Graph, feat: Any, src: Any, dst: Any, name: str = "feat") 
     src, dst: the layers that project them, or None.
 
     Raises:
-        ValueError: wrong shapes or devices, no pair. TypeError: destinations' features that are no tensor.
+        ValueError: wrong shapes or devices, no pair. TypeError: destinations' features that are no tensor; values of another dtype
+            than the layers, without autocast.
     """
     if isinstance(feat, tuple):
         check_pair(feat, name)
@@ -30,6 +32,7 @@ def sides_of_codes(g: Graph, feat: Any, src: Any, dst: Any, name: str = "feat") 
         check_columns_of_codes(g, codes, f"{name}[0]", src)
         check_operand(h_dst, f"{name}[1]", g, "v")
         check_columns(h_dst, f"{name}[1]", width_of(dst), None)
+        check_layer(h_dst, f"{name}[1]", dst)
         return codes, h_dst
     check_columns_of_codes(g, feat, name, src)
     check_one_width(name, width_of(src), width_of(dst))
@@ -38,6 +41,7 @@ def sides_of_codes(g: Graph, feat: Any, src: Any, dst: Any, name: str = "feat") 
             f"{name} is codes of the sources alone, but the graph has {g.num_src} source and {g.num_dst} destination nodes; "
             "expected a pair (of the sources, of the destinations)"
         )
+    check_layer(feat.values(0), name, src)
     return feat, feat.values(g.num_dst)
 
 

@@ -69,6 +69,8 @@ def test_half_layers():
         (lambda g, x: nn.GINConv(None, "max")(g, x), TypeError, "by the aggregators sum and mean"),
         (lambda g, x: nn.GraphConv(8, 4)(g, x), ValueError, r"feat has shape \(20, 24\); expected \(20, \*, 8\)"),
         (lambda g, x: nn.GraphConv(24, 4)(g, x, edge_weight=torch.rand(80, 5)), ValueError, "edge_weight has shape"),
+        (lambda g, x: nn.SAGEConv(24, 4, "mean").half()(g, x), TypeError, "feat has dtype torch.float32 and the module's"),
+        (lambda g, x: nn.SAGEConv(24, 4, "mean").half()(g, (x, x.values(12))), TypeError, r"feat\[1\] has dtype torch.float32 and"),
         (lambda g, x: nn.GATConv(24, 4, 2)(g, x), TypeError, r"feat is a Codes; expected a torch.Tensor: feat.values\(\)"),
     ],
 )  # fmt: skip

@@ -38,6 +38,16 @@ def test_errors():
             r"x\[0\] has shape \(20, 24\); expected \(20, \*, 7\)",
         ),
         (lambda: pyg.SAGEConv((24, 7), 8)((codes, x_dst), g), ValueError, r"x\[1\] has shape \(12, 24\)"),
+        (
+            lambda: pyg.SAGEConv(24, 8).half()((codes, x_dst), g),
+            TypeError,
+            r"x\[1\] has dtype torch.float32 and the module's",
+        ),
+        (
+            lambda: pyg.SAGEConv(24, 8).half()((codes, None), g, (20, 12)),
+            TypeError,
+            r"x\[0\] has dtype torch.float32 and the module's",
+        ),
         (lambda: pyg.GCNConv(24, 8)(codes, g), TypeError, r"x is a Codes; expected a torch.Tensor: x.values\(\)"),
     ]:
         with pytest.raises(kind, match=message):
