@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import _library
 from ..common.fake import register_fake
@@ -108,7 +109,7 @@ def sum_of_codes(g: Graph, op: str, reduce: str, codes: Codes, weight: Any, out_
         weight = None
     else:
         check_rows(weight, "rhs_data", g.num_edges, "e", g.device)
-        if weight.requires_grad and torch.is_grad_enabled():
+        if (weight.requires_grad and torch.is_grad_enabled()) or _has_tangent(weight):
             raise ValueError(
                 "rhs_data requires a gradient; expected none beside codes of 8 bits: rhs_data.detach(), or lhs_data.values() in "
                 "place of the codes"
@@ -120,6 +121,11 @@ def sum_of_codes(g: Graph, op: str, reduce: str, codes: Codes, weight: Any, out_
     except operand_errors() as error:
         name_operands(error, **{"weight has": "rhs_data has"})
         raise
+
+
+def _has_tangent(x: Tensor) -> bool:
+    """Whether forward-mode AD would have a derivative, which would be lost: the operator has none."""
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None
 
 
 def _check_values(dtype: Any, name: str) -> torch.dtype:

@@ -202,6 +202,15 @@ def test_compiled(device):
     assert torch.equal(compiled(*arguments), layer(*arguments))
 
 
+def test_forward_mode_derivatives_of_weights_are_not_lost():
+    g = support.make_graph("random")
+    codes, weight = make(g.num_src, 8), support.randn(g.num_edges, dtype=torch.float32)
+    with pytest.raises(ValueError, match="y requires a gradient"):
+        torch.func.jvp(lambda w: ops.u_mul_e_sum(g, codes, w), (weight,), (weight,))
+    with torch.autograd.forward_ad.dual_level():  # of other tensors
+        check(g, codes, weight=weight)
+
+
 # ---- errors ------------------------------------------------------------------------------------------------------------------
 
 
