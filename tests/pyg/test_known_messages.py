@@ -198,6 +198,19 @@ def test_a_message_that_a_class_gets_later_is_seen(monkeypatch):
     check(monkeypatch, Changed(), x, e, count=0)
 
 
+def test_code_that_a_message_gets_later_is_seen(monkeypatch):
+    """As IPython's autoreload changes functions."""
+
+    class Changed(Rows):
+        def message(self, x_j):
+            return x_j
+
+    x, e = randn(NODES, WIDTH), edges()
+    check(monkeypatch, Changed(), x, e)
+    Changed.message.__code__ = Twice.message.__code__
+    check(monkeypatch, Changed(), x, e, count=0)
+
+
 @pytest.mark.parametrize("step", ["propagate", "message", "aggregate"])
 def test_hooks_are_called(step):
     conv, x, e, calls = Rows(), randn(NODES, WIDTH), edges(), []

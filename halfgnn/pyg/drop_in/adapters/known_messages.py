@@ -36,7 +36,7 @@ class Known(NamedTuple):
     """What a message() is known to return.
 
     features: the name of x_j without its ending. weight: the name of the weights of edges; None if there are none. functions:
-    those of the class of which this was found out.
+    those of the class of which this was found out, and the code of the first.
     """
 
     features: str
@@ -76,13 +76,14 @@ _by_class: dict[type, Known | None] = {}
 def known_message(conv: Any) -> Known | None:
     """What the messages of a module are known to be; None if they are not."""
     cls = type(conv)
-    functions = cls.message, cls.aggregate, cls.update
+    message = cls.message
+    # IPython's autoreload gives a function the code of its new version.
+    functions = message, cls.aggregate, cls.update, getattr(message, "__code__", None)
     found = _by_class.get(cls, _by_class)
     if found is _by_class or (found is not None and found.functions != functions):  # type: ignore[union-attr]
-        is_usual = all(
-            getattr(cls, step) is getattr(MessagePassing, step) for step in _BETWEEN[:-1]
-        )  # collect() is generated
-        found = _by_class[cls] = _find_out(*functions) if is_usual else None
+        inherited = _BETWEEN[:-1]  # collect() is generated
+        is_usual = all(getattr(cls, step) is getattr(MessagePassing, step) for step in inherited)
+        found = _by_class[cls] = _find_out(*functions[:3]) if is_usual else None
     return found  # type: ignore[return-value]
 
 
@@ -97,7 +98,7 @@ def _find_out(message: Any, aggregate: Any, update: Any) -> Known | None:
     if not MessagePassing.special_args.isdisjoint((features, *weights)):  # propagate() gives them values of its own
         return None
     weight = weights[0] if weights else None
-    return Known(features[:-2], weight, kind is _weighted_or_rows, (message, aggregate, update))
+    return Known(features[:-2], weight, kind is _weighted_or_rows, (message, aggregate, update, message.__code__))
 
 
 class _Sources(NamedTuple):
