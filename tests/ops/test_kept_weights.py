@@ -164,3 +164,37 @@ def test_threads_with_other_weights_of_a_graph_do_not_get_their_copies(monkeypat
     monkeypatch.setattr(_kept_weights, "_side", interrupted)
     assert all(torch.equal(a, b) for a, b in zip(results(g, x, w), first))
     assert torch.equal(results(g, x, other)[0], -first[0])
+
+
+def test_weights_that_were_seen_in_other_modes():
+    """Copies are made where ordinary code makes them; weights of inference mode have no version."""
+    g, x, w = make()
+    first = results(make_again(g), x, w)
+    for _ in range(4):
+        torch.func.grad(lambda y: ops.u_mul_e_sum(g, y, w).sum())(x.detach())
+    with torch.inference_mode():
+        for _ in range(4):
+            assert torch.equal(ops.u_mul_e_sum(g, x, w.clone()), first[0])
+    assert not hasattr(g, "_kept_weights")
+    with torch.inference_mode():
+        for _ in range(4):
+            ops.u_mul_e_sum(g, x, w)
+    assert all(torch.equal(a, b) for a, b in zip(results(g, x, w), first))
+
+
+def test_weights_of_other_dtypes_in_turn():
+    g, x, w = make()
+    for _ in range(6):
+        for weight in (w, w.half()):
+            assert torch.equal(results(g, x, weight)[0], results(make_again(g), x, weight)[0])
+
+
+def test_what_counts_as_kept_for_nothing():
+    g, x, w = make()
+    weights = [value + w for value in range(2 * _kept_weights.MOST_WASTED)]
+    for weight in weights:  # not kept
+        results(g, x, weight)
+    for weight in weights:  # kept, and used often enough
+        for _ in range(2 * _kept_weights.FIRST_USE):
+            results(g, x, weight)
+    assert g._kept_weights.wasted == 0 and kept(g) == ["csc", "csr"]

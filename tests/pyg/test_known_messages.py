@@ -133,6 +133,25 @@ def test_weights_of_any_shape_that_view_takes(monkeypatch, shape):
     check(monkeypatch, Weighted(), randn(NODES, WIDTH), edges(), randn(*shape, seed=2))
 
 
+@pytest.mark.parametrize("weight", [randn(1, dtype=torch.float32), randn(EDGES, dtype=torch.float64)])
+def test_weights_that_gspmm_does_not_take(monkeypatch, weight):
+    """One for all edges, and one that promotes features to its dtype."""
+    x, e, conv = randn(NODES, WIDTH), edges(), Weighted()
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            conv(x, e, randn(EDGES))
+    check(monkeypatch, conv, x, e, weight, count=0)
+
+
+def test_arguments_by_position():
+    conv, x, e = Rows(), randn(NODES, WIDTH), edges()
+    expected = conv.propagate(e, x)
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            conv(x, e)
+        torch.testing.assert_close(conv.propagate(e, x), expected)
+
+
 def test_weights_that_are_optional(monkeypatch):
     conv = theirs.GraphConv(WIDTH, 4)
     check(monkeypatch, conv, randn(NODES, WIDTH), edges())
@@ -232,6 +251,7 @@ def test_flow_and_aggregations_of_other_kinds(monkeypatch):
 @pytest.mark.parametrize("change", [
     lambda x, e: (x, e, (NODES + 1, NODES)), lambda x, e: (x, e + NODES), lambda x, e: (x, e.float()),
     lambda x, e: (x[:, None], e[:1]), lambda x, e: ((x, x, x), e), lambda x, e: (x, e, (NODES,)),
+    lambda x, e: ((x, x), e, (NODES, NODES + 1)),
 ])  # fmt: skip
 def test_errors_are_those_of_pyg(change):
     conv, x, e = Rows(), randn(NODES, WIDTH), edges()
