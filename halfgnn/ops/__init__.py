@@ -9,9 +9,9 @@ Generated from the generic operators: u_{add,sub,mul,div,relu_add}_e_{sum,mean,m
 import difflib as _difflib
 from typing import Any as _Any
 
+from . import _head_logits, topology  # noqa: F401  (register fake kernels)
 from . import sddmm as _sddmm
 from . import spmm as _spmm
-from . import topology  # noqa: F401  (registers fake kernels)
 from .attention import dot_attention, gat_attention, gatv2_attention
 from .copy_u_reduce import copy_u_reduce
 from .edge_network import edge_network
