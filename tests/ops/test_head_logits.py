@@ -169,3 +169,16 @@ def test_the_gradient_of_features_is_made_in_one_pass():
     (grad,) = torch.autograd.grad(results, feat, [upstream, *grads])
     terms = [upstream.double(), *(g.double()[..., None] * a.double() for g, a in zip(grads, attns))]
     assert is_close(grad, sum(terms), sum(x.abs() for x in terms), grad.dtype)
+
+
+def test_gradients_that_are_differentiated_again_or_mapped_are_the_same():
+    """They are made of PyTorch's operators, not by the kernel."""
+    feat, attns, grads, upstream = operands((20, 2, 8), torch.float32)
+    inputs = [x.requires_grad_() for x in (feat, *attns)]
+    results, given = with_head_logits(*inputs), [upstream, *grads]
+    expected = torch.autograd.grad(results, inputs, given, retain_graph=True)
+    again = torch.autograd.grad(results, inputs, given, create_graph=True)
+    mapped = torch.autograd.grad(results, inputs, [torch.stack([x, -x]) for x in given], is_grads_batched=True)
+    for a, b, c in zip(expected, again, mapped):
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(c, torch.stack([a, -a]), rtol=1e-4, atol=1e-4)
