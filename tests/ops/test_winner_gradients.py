@@ -121,7 +121,7 @@ def test_infinities_nan_and_no_winner(variant):
     # What is no edge of the node is nobody's winner, whatever its number.
     arg[2], arg[3] = g.num_edges + 5, -7
     elsewhere = arg[4].clone()
-    arg[1] = elsewhere
+    arg[1] = arg[7] = elsewhere  # of a node after it, and of one before
     grad[1:4] = 1
     assert torch.equal(
         gradient(g, grad.nan_to_num(), arg, "min"), gradient(g, grad.nan_to_num(), arg, "min", in_edges=False)
