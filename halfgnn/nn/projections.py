@@ -14,7 +14,7 @@ from ..common.memory import empty
 from ..common.operands import is_linear
 from ..common.precision import HALF, computed_type, without_autocast
 from ..common.products import is_transformed, multiplies_slowly, widened_linear
-from ..ops._head_logits import with_head_logits
+from ..ops.head_logits import with_head_logits
 
 
 class _Kind(NamedTuple):

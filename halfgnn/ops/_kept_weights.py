@@ -1,4 +1,4 @@
-"""Weights of edges that are used again and again, kept in the order in which sums read them.
+"""Weights of edges that are used again and again, kept in the order in which sums on the CPU read them.
 
 A sum over in-edges walks the edges by destination, and its gradient by source. Weights lie in the order of the edges themselves, so
 each is read from somewhere else in memory, which takes longer than the sum where there are many. Constant weights, such as GCN's,
@@ -7,13 +7,9 @@ are therefore copied once for each side, and the copies are kept with the Graph.
 
 from __future__ import annotations
 
-import weakref
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from ..common.caching import cacheable, is_captured, read_cached
 from ..graph import Graph
 
 MIN_EDGES = 1 << 14  # fewer weights lie in the cache
@@ -25,37 +21,33 @@ _KEPT = "_kept_weights"  # of a Graph
 class _Weights:
     """Weights, how often they were used in a row, and their copies.
 
-    They are known again on the CPU by their values, which programs may also change where autograd does not see it: to compare them
-    takes a twentieth of what it takes to read them out of order. On a GPU they are known as the same tensor, not modified since.
+    They are known again by their values, which programs may also change where autograd does not see it: to compare them takes a
+    twentieth of what it takes to read them out of order. A GPU would have to be waited for, so this is for the CPU alone.
     """
 
-    __slots__ = ("_last", "_source", "sides", "uses")
+    __slots__ = ("_address", "_source", "sides", "uses")
 
     def __init__(self, weight: Tensor) -> None:
-        self._last = _state_of(weight)
+        self._address = _address_of(weight)
         self._source: Tensor | None = None
-        self.sides: dict[str, Any] = {}
+        self.sides: dict[str, Tensor] = {}
         self.uses = 0
 
     def is_used(self) -> bool:
         return self._source is not None
 
     def know(self, weight: Tensor) -> bool:
-        if not weight.is_cpu:
-            ref, *state = self._last
-            return ref() is weight and state == list(_state_of(weight)[1:])
-        if self._source is not None:
-            return self._source.dtype == weight.dtype and torch.equal(self._source, weight)
-        return self._last[-1] == _state_of(weight)[-1]  # until there are copies, a guess will do
+        if self._source is None:  # until there are copies, a guess will do
+            return self._address == _address_of(weight)
+        return self._source.dtype == weight.dtype and torch.equal(self._source, weight)
 
     def begin_copies(self, weight: Tensor) -> None:
         if self._source is None:
-            self._source = weight.clone() if weight.is_cpu else weight
+            self._source = weight.clone()
 
 
-def _state_of(weight: Tensor) -> tuple[Any, ...]:
-    address = torch._C._data_address(weight) + weight.storage_offset() * weight.element_size()  # type: ignore[attr-defined]
-    return weakref.ref(weight), weight._version, address
+def _address_of(weight: Tensor) -> int:
+    return torch._C._data_address(weight) + weight.storage_offset() * weight.element_size()  # type: ignore[attr-defined]
 
 
 class _Kept:
@@ -67,7 +59,7 @@ class _Kept:
         self.wasted = 0
         self.last: _Weights | None = None
 
-    def see(self, weight: Tensor) -> dict[str, Any] | None:
+    def see(self, weight: Tensor) -> dict[str, Tensor] | None:
         """Notes a use, and returns the copies, if they are to be used. Those of other weights never get into them."""
         if self.wasted >= MOST_WASTED:
             return None
@@ -100,19 +92,18 @@ def sorted_weights(g: Graph, weight: Tensor | None, reads_csr: bool) -> tuple[Te
 
 
 def _is_constant(weight: Tensor) -> bool:
-    if type(weight) is not Tensor or weight.requires_grad or not weight.is_contiguous():
+    if type(weight) is not Tensor or not weight.is_cpu or weight.requires_grad or not weight.is_contiguous():
         return False
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
-    return not (weight.is_inference() or torch._C._len_torch_dispatch_stack() or is_captured(weight.device))
+    return not (weight.is_inference() or torch._C._len_torch_dispatch_stack())
 
 
-def _side(g: Graph, sides: dict[str, Any], side: str, weight: Tensor) -> Tensor | None:
+def _side(g: Graph, sides: dict[str, Tensor], side: str, weight: Tensor) -> Tensor | None:
     edge_ids = getattr(g, side)().edge_ids
     if edge_ids is None:
         return None
     if side not in sides:
         with torch.no_grad():
-            copy = weight.index_select(0, edge_ids)
-        sides[side] = cacheable(copy, [copy])
-    return read_cached(sides[side])
+            sides[side] = weight.index_select(0, edge_ids)
+    return sides[side]

@@ -88,7 +88,7 @@ class Codes:
         """The values of the first `count` rows, or of all, in `dtype`, by default that of the codes."""
         ids = torch.arange(len(self) if count is None else count, dtype=torch.int32, device=self.device)
         return gather_rows(
-            self.data,
+            self.data.contiguous(),
             ids,
             scale=self.scale,
             zero_point=self.zero_point,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from halfgnn import Graph, ops
-from halfgnn.ops._head_logits import with_head_logits
+from halfgnn.ops.head_logits import with_head_logits
 from tests.gpu import gpu_cases
 from tests.gpu.gpu_cases import DTYPES, Case
 from tests.support import HALVES

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from halfgnn.ops._head_logits import with_head_logits
+from halfgnn.ops.head_logits import with_head_logits
 from tests import support
 from tests.ops.test_raw_ops import opcheck
 from tests.support import randn
