@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ..common.layers import check_layer
 from ..common.operands import check_columns, check_one_width, check_operand, check_pair, width_of
 from ..graph import Graph
-from ..ops.codes import Codes
+from ..ops.codes import VALUES, Codes
 
 
 def are_codes(feat: Any) -> bool:
@@ -17,14 +19,27 @@ def are_codes(feat: Any) -> bool:
     return isinstance(feat[0] if isinstance(feat, (tuple, list)) and feat else feat, Codes)
 
 
+def for_layer(codes: Codes, layer: Any) -> Codes:
+    """The codes, of which values and sums have the dtype in which a layer computes: that of autocast or of its parameters.
+
+    layer: a module, a parameter or None. The codes keep their dtype if there is no parameter, or none of floating-point numbers.
+    """
+    device = codes.device.type
+    if torch.is_autocast_enabled(device):
+        return dataclasses.replace(codes, dtype=torch.get_autocast_dtype(device))
+    parameters = [layer] if isinstance(layer, Tensor) else layer.parameters() if isinstance(layer, nn.Module) else ()
+    dtypes = [x.dtype for x in parameters if x.dtype in VALUES]
+    return dataclasses.replace(codes, dtype=dtypes[0]) if dtypes else codes
+
+
 def sides_of_codes(g: Graph, feat: Any, src: Any, dst: Any, name: str = "feat") -> tuple[Codes, Tensor]:
     """The sources' codes and the destinations' values of feat, which are the first sources' if it is no pair.
 
-    src, dst: the layers that project them, or None.
+    src, dst: the layers that project them, or None. Codes have the dtype in which these compute, see :func:`for_layer`.
 
     Raises:
-        ValueError: wrong shapes or devices, no pair. TypeError: destinations' features that are no tensor; values of another dtype
-            than the layers, without autocast.
+        ValueError: wrong shapes or devices, no pair. TypeError: destinations' features that are no tensor, or of another dtype than
+            the layers without autocast.
     """
     if isinstance(feat, tuple):
         check_pair(feat, name)
@@ -33,7 +48,7 @@ def sides_of_codes(g: Graph, feat: Any, src: Any, dst: Any, name: str = "feat") 
         check_operand(h_dst, f"{name}[1]", g, "v")
         check_columns(h_dst, f"{name}[1]", width_of(dst), None)
         check_layer(h_dst, f"{name}[1]", dst)
-        return codes, h_dst
+        return for_layer(codes, src), h_dst
     check_columns_of_codes(g, feat, name, src)
     check_one_width(name, width_of(src), width_of(dst))
     if g.num_dst > g.num_src:
@@ -41,8 +56,8 @@ def sides_of_codes(g: Graph, feat: Any, src: Any, dst: Any, name: str = "feat") 
             f"{name} is codes of the sources alone, but the graph has {g.num_src} source and {g.num_dst} destination nodes; "
             "expected a pair (of the sources, of the destinations)"
         )
-    check_layer(feat.values(0), name, src)
-    return feat, feat.values(g.num_dst)
+    codes = for_layer(feat, src)
+    return codes, codes.values(g.num_dst)
 
 
 def check_columns_of_codes(g: Graph, codes: Codes, name: str, layer: Any) -> None:

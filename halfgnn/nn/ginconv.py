@@ -61,7 +61,7 @@ class GINConv(nn.Module):
         h_src: Tensor | Codes
         if are_codes(feat):
             check_reads_codes("feat", self._aggregator_type != "max", "by the aggregators sum and mean")
-            h_src, h_dst = sides_of_codes(g, feat, None, None)
+            h_src, h_dst = sides_of_codes(g, feat, self.apply_func, None)
         else:
             features = checked_features(g, feat)
             check_parameter_device(features.src, "feat", self.eps)

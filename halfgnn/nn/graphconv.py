@@ -17,7 +17,7 @@ from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
 from ..ops.codes import Codes
 from .checks import check_edge_numbers
-from .codes import check_width_of_codes
+from .codes import check_width_of_codes, for_layer
 from .features import checked_graph, unrounded
 from .projections import linear, trimmed, widened
 from .sums import aggregate, padded_width, scaled
@@ -204,6 +204,7 @@ def _sources(g: Graph, feat: Any, weight: Any) -> Tensor | Codes:
             raise ValueError(f"weight has shape {tuple(weight.shape)}; expected (in_feats, out_feats)")
         if is_codes:
             check_width_of_codes(feat, name, weight.shape[0])
+            return for_layer(feat, weight)
         else:
             check_columns(feat, name, weight.shape[0], None)
             check_parameter(feat, name, weight)

@@ -69,7 +69,6 @@ def test_half_layers():
         (lambda g, x: nn.GINConv(None, "max")(g, x), TypeError, "by the aggregators sum and mean"),
         (lambda g, x: nn.GraphConv(8, 4)(g, x), ValueError, r"feat has shape \(20, 24\); expected \(20, \*, 8\)"),
         (lambda g, x: nn.GraphConv(24, 4)(g, x, edge_weight=torch.rand(80, 5)), ValueError, "edge_weight has shape"),
-        (lambda g, x: nn.SAGEConv(24, 4, "mean").half()(g, x), TypeError, "feat has dtype torch.float32 and the module's"),
         (lambda g, x: nn.SAGEConv(24, 4, "mean").half()(g, (x, x.values(12))), TypeError, r"feat\[1\] has dtype torch.float32 and"),
         (lambda g, x: nn.GATConv(24, 4, 2)(g, x), TypeError, r"feat is a Codes; expected a torch.Tensor: feat.values\(\)"),
     ],
@@ -77,6 +76,26 @@ def test_half_layers():
 def test_errors(call, kind, message):
     with pytest.raises(kind, match=message):
         call(*make())
+
+
+OVERFLOWING = {
+    "SAGEConv": lambda: nn.SAGEConv(8, 4, "mean"),
+    "GraphConv": lambda: nn.GraphConv(8, 4, norm="none"),
+    "GINConv": lambda: nn.GINConv(torch.nn.Linear(8, 4), "sum"),
+}
+
+
+@pytest.mark.parametrize("name", OVERFLOWING)
+def test_a_layer_computes_in_its_own_dtype(name):
+    """Whatever that of the codes is: a sum that fp16 cannot hold, by fp32 parameters."""
+    g = Graph.from_edges(torch.arange(4), torch.zeros(4, dtype=torch.long), num_src=4, num_dst=1)
+    codes = Codes(torch.full((4, 8), 100, dtype=torch.uint8), torch.tensor(200.0))
+    layer = OVERFLOWING[name]()
+    out = layer(g, codes)
+    assert out.dtype == torch.float32 and out.isfinite().all()
+    values = codes.values(dtype=torch.float32)
+    torch.testing.assert_close(out, layer(g, (values, values[:1])), rtol=1e-5, atol=0.01)
+    assert layer.bfloat16()(g, codes).dtype == torch.bfloat16
 
 
 def test_more_destinations_than_sources():

@@ -89,6 +89,11 @@ dataset = [Data(x=torch.randn(n, 8), edge_index=torch.randint(n, (2, 9)), y=torc
     ("docs/compiled.md", 3): """
 edge_index, x, compiled_layer = torch.randint(5, (2, 9)), torch.randn(5, 8), GCNConv(8, 3)
 """,
+    ("docs/eight_bits.md", 2): """
+from halfgnn.dataloading import NeighborDataLoader, NeighborSampler
+whole = Graph.from_edges(torch.tensor([0, 1, 2]), torch.tensor([1, 1, 0]), num_src=3, num_dst=3)
+batch = next(iter(NeighborDataLoader(NeighborSampler(whole, [2]), torch.arange(2), batch_size=2)))
+""",
     ("docs/distributed.md", 1): """
 import os, shutil
 shutil.rmtree("parts")  # for two processes

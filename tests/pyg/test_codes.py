@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from halfgnn import pyg
+from halfgnn import Graph, pyg
+from halfgnn.dataloading import Codes
 from tests.nn.test_codes import make
 
 
@@ -43,12 +44,18 @@ def test_errors():
             TypeError,
             r"x\[1\] has dtype torch.float32 and the module's",
         ),
-        (
-            lambda: pyg.SAGEConv(24, 8).half()((codes, None), g, (20, 12)),
-            TypeError,
-            r"x\[0\] has dtype torch.float32 and the module's",
-        ),
         (lambda: pyg.GCNConv(24, 8)(codes, g), TypeError, r"x is a Codes; expected a torch.Tensor: x.values\(\)"),
     ]:
         with pytest.raises(kind, match=message):
             call()
+
+
+def test_a_layer_computes_in_its_own_dtype():
+    """Whatever that of the codes is."""
+    g = Graph.from_edges(torch.arange(4), torch.zeros(4, dtype=torch.long), num_src=4, num_dst=1)
+    codes = Codes(torch.full((4, 8), 100, dtype=torch.uint8), torch.tensor(200.0))
+    layer, own = pyg.SAGEConv(8, 4, aggr="sum"), codes.values(1, torch.float32)
+    out = layer((codes, own), g)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out, layer((codes.values(dtype=torch.float32), own), g), rtol=1e-5, atol=0.01)
+    assert layer.half()((codes, None), g, (4, 1)).dtype == torch.float16

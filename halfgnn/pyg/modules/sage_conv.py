@@ -10,7 +10,7 @@ from torch_geometric import nn
 
 from ...common.layers import check_layer
 from ...common.operands import check_columns, check_operand, check_pair, width_of
-from ...nn.codes import are_codes, check_columns_of_codes, check_reads_codes
+from ...nn.codes import are_codes, check_columns_of_codes, check_reads_codes, for_layer
 from ...nn.projections import applied
 from ...nn.sums import aggregate
 from .base import (
@@ -68,9 +68,8 @@ class SAGEConv(Sums, UpstreamModule, nn.SAGEConv):
         codes, x_dst = x
         g = checked_graph(edge_index, codes, *node_counts(size, codes, x_dst))
         check_columns_of_codes(g, codes, "x[0]", self.lin_l)
-        if x_dst is None:
-            check_layer(codes.values(0), "x[0]", self.lin_l)
-        else:
+        codes = for_layer(codes, self.lin_l)
+        if x_dst is not None:
             check_operand(x_dst, "x[1]", g, "v")
             check_columns(x_dst, "x[1]", width_of(self.lin_r) if self.root_weight else None)
             check_layer(x_dst, "x[1]", self.lin_l)
