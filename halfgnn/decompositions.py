@@ -307,6 +307,12 @@ def _refuse_dropout(name: str, dropout_p: float) -> None:
         )
 
 
+@_of("head_logits", (0, 1))
+def _head_logits(feat: Tensor, attn: Tensor, more_attn: Optional = None) -> tuple[Tensor, ...]:
+    rows = _wide(feat)
+    return (rows * attn).sum(-1), attn.new_empty(0) if more_attn is None else (rows * more_attn).sum(-1)
+
+
 @_of("gat_attention")
 def _gat_attention(
     indptr: Tensor, indices: Tensor, edge_ids: Optional, feat: Tensor, attn_src: Tensor, attn_dst: Tensor,

@@ -87,9 +87,9 @@ _LARGE = 1 << 20  # values of a product for which memory is taken like this
 
 def _is_large(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether _LargeLinear takes x: on the CPU, in one dtype that is not half, without autocast or transforms."""
-    if not x.is_cpu or x.dtype in HALF or x.dim() != 2 or x.shape[0] * weight.shape[0] < _LARGE:
-        return False
     if is_transformed() or torch.is_autocast_enabled("cpu"):
+        return False
+    if not x.is_cpu or x.dtype in HALF or x.dim() != 2 or x.shape[0] * weight.shape[0] < _LARGE:
         return False
     return weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype)
 
@@ -225,7 +225,8 @@ def project_with_logits(
         feat, logits = widened_linear(x.to(kind.computed), more_weight, more_bias, weight.shape[0])
         return feat.unflatten(-1, (heads, width)), logits.chunk(len(attns), -1)
     feat = project(layer, x, heads, dim, width)
-    if is_plain(layer) and torch.compiler.is_compiling():
+    # Features in half precision are rounded: logits of x by folded weights are not.
+    if is_plain(layer) and (kind.computed in HALF or torch.compiler.is_compiling()):
         return feat, node_logits(layer, x, *attns)
     return _with_logits(feat, *(_pad(attn, width) for attn in attns))
 

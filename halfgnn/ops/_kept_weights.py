@@ -2,7 +2,7 @@
 
 A sum over in-edges walks the edges by destination, and its gradient by source. Weights lie in the order of the edges themselves, so
 each is read from somewhere else in memory, which takes longer than the sum where there are many. Constant weights, such as GCN's,
-are therefore copied once for each side, and the copies are kept with the Graph.
+are therefore copied once for each side, and the copies are cached with the Graph.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def sorted_weights(g: Graph, weight: Tensor | None, reads_csr: bool) -> tuple[Te
 
     reads_csr: whether a backward will read out-edges.
     """
-    if weight is None or g.num_edges < MIN_EDGES or not _is_constant(weight):
+    if torch.compiler.is_compiling() or weight is None or g.num_edges < MIN_EDGES or not _is_constant(weight):
         return None, None
     kept = getattr(g, _KEPT, None)
     if kept is None:
@@ -94,7 +94,7 @@ def sorted_weights(g: Graph, weight: Tensor | None, reads_csr: bool) -> tuple[Te
 def _is_constant(weight: Tensor) -> bool:
     if type(weight) is not Tensor or not weight.is_cpu or weight.requires_grad or not weight.is_contiguous():
         return False
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if torch._C._are_functorch_transforms_active():
         return False
     return not (weight.is_inference() or torch._C._len_torch_dispatch_stack())
 

@@ -12,6 +12,8 @@ ELSEWHERE = {
     "transpose",
     "gather_rows",
     "code_sum",
+    "head_logits",  # in cover.py
+    "head_logits_backward",
     "locality",
     "reorder",
     "neighbor_sample",

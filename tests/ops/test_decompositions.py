@@ -223,6 +223,17 @@ def test_adjacencies_are_the_same(idtype):
             assert actual.dtype == wanted.dtype and torch.equal(actual, wanted)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_head_logits(count):
+    feat, attns = torch.randn(5, HEADS, DIM).half(), torch.randn(count, 1, HEADS, DIM).unbind()
+    expected = torch.ops.halfgnn.head_logits(feat, *attns)
+    with Decomposed() as mode:
+        found = torch.ops.halfgnn.head_logits(feat, *attns)
+    assert mode.called
+    for actual, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(actual, wanted)
+
+
 def test_no_edges_and_no_nodes():
     g = halfgnn.Graph.from_edges(torch.zeros(0).long(), torch.zeros(0).long(), num_src=3, num_dst=2)
     none = halfgnn.Graph.from_edges(torch.zeros(0).long(), torch.zeros(0).long(), num_src=0, num_dst=0)

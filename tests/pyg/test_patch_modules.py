@@ -342,7 +342,7 @@ def test_dropout_is_torch_geometrics(name, is_training):
 def test_dot_attention_of_few_edges_is_one_operator(monkeypatch, limit, is_fused):
     """Of many, its steps are faster."""
     monkeypatch.setattr(thresholds, "DOT_STEPS", limit)
-    conv, x, edge_index = theirs.TransformerConv(WIDTH, 8, 2), randn(NUM_NODES, WIDTH), edges()
+    conv, x, edge_index = theirs.TransformerConv(WIDTH, 8, 2).double(), randn(NUM_NODES, WIDTH, seed=1), edges()
     expected = conv(x, edge_index)
     with halfgnn.pyg.accelerate():
         torch.testing.assert_close(conv(x, edge_index), expected, rtol=1e-4, atol=1e-5)

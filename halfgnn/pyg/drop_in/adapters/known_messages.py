@@ -1,8 +1,8 @@
 """``MessagePassing.propagate`` of modules whose messages are rows of sources, or these times a weight: one operator.
 
 Such messages need not be made to see what they are: a class says so with the code of its message(). So nothing is collected,
-called or recorded between propagate() and the sum. Everything else is left to torch_geometric's steps, which the other adapters
-follow one by one.
+called or recorded between propagate() and the sum. Everything else takes torch_geometric's steps, which the other adapters follow
+one by one.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _Sources(NamedTuple):
 
 
 def propagated(conv: Any, edge_index: Tensor, kwargs: dict[str, Any]) -> Tensor | None:
-    """The result of conv.propagate(edge_index, **kwargs); None if it is left to torch_geometric."""
+    """The result of conv.propagate(edge_index, **kwargs); None if it falls back to torch_geometric."""
     message = known_message(conv)
     if message is None or message.features not in kwargs:
         return None
