@@ -100,7 +100,7 @@ def test_index_page_has_no_links_to_files(installed):
     assert message["Description-Content-Type"] == "text/markdown"
     links = re.findall(r"\]\(([^)]*)\)", page)
     assert links and [link for link in links if not link.startswith("https://")] == []
-    assert "reorder.md" in page and "## Install" in page
+    assert "eight_bits.md" in page and "## Install" in page
 
 
 def test_extras_are_what_the_project_is_tested_with(installed):
