@@ -79,15 +79,15 @@ def make_again(g):
     return halfgnn.Graph.from_edges(*g.edges(), num_src=NODES, num_dst=NODES)
 
 
-@pytest.mark.parametrize("change", [lambda w: w.requires_grad_(), lambda w: w.expand(-1, 16), lambda w: w[:, 0]])
+@pytest.mark.parametrize(
+    "change", [lambda w: w.requires_grad_(), lambda w: w.expand(-1, 16), lambda w: w.repeat(1, 2)[:, :1]]
+)
 def test_other_weights_are_read_as_they_lie(change):
     g, x, w = make()
     w = change(w)
-    w = w if w.dim() > 1 else w.unsqueeze(1).expand(-1, 1)
     for _ in range(5):
         results(g, x, w)
-    if w.requires_grad or not w.is_contiguous():
-        assert not hasattr(g, "_kept_weights")
+    assert not hasattr(g, "_kept_weights")
 
 
 def test_a_second_derivative():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import scatter
 
@@ -82,8 +82,8 @@ def results(conv, *args, **kwargs):
     """Of the call and its gradients."""
     leaves = [x for x in args if isinstance(x, torch.Tensor) and x.requires_grad]
     out = conv(*args, **kwargs)
-    upstream = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
-    return out, *(torch.autograd.grad(out, leaves, upstream) if leaves else ())
+    grad = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    return out, *(torch.autograd.grad(out, leaves, grad) if leaves else ())
 
 
 def taken(monkeypatch):
@@ -110,13 +110,13 @@ def check(monkeypatch, conv, *args, count=1, tolerance=1e-5, **kwargs):
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_classes_whose_messages_are_known(name):
-    cls = getattr(theirs, name)
+    cls = getattr(upstream, name)
     assert known_messages._find_out(cls.message, cls.aggregate, cls.update) is not None
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_classes_whose_messages_are_not(name):
-    cls = getattr(theirs, name)
+    cls = getattr(upstream, name)
     assert known_messages._find_out(cls.message, cls.aggregate, cls.update) is None
 
 
@@ -153,7 +153,7 @@ def test_arguments_by_position():
 
 
 def test_weights_that_are_optional(monkeypatch):
-    conv = theirs.GraphConv(WIDTH, 4)
+    conv = upstream.GraphConv(WIDTH, 4)
     check(monkeypatch, conv, randn(NODES, WIDTH), edges())
     check(monkeypatch, conv, randn(NODES, WIDTH), edges(), randn(EDGES, seed=2))
 
@@ -168,7 +168,7 @@ def test_two_kinds_of_nodes(monkeypatch, dst, size):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("make", ["GCNConv", "SAGEConv", "GraphConv"])
 def test_autocast_gives_the_dtypes_of_pyg(monkeypatch, make, dtype):
-    conv = getattr(theirs, make)(WIDTH, 4)
+    conv = getattr(upstream, make)(WIDTH, 4)
     with torch.autocast("cpu", dtype):
         check(monkeypatch, conv, randn(NODES, WIDTH).requires_grad_(), edges(), tolerance=2e-2)
 
@@ -180,7 +180,7 @@ def test_half_features_are_rounded_as_pygs(monkeypatch, weight):
 
 
 def test_half_under_patch_half(monkeypatch):
-    conv, x, e = theirs.GCNConv(WIDTH, 4, bias=False), randn(NODES, WIDTH), edges()
+    conv, x, e = upstream.GCNConv(WIDTH, 4, bias=False), randn(NODES, WIDTH), edges()
     with halfgnn.pyg.accelerate(half=True), torch.autocast("cpu", torch.bfloat16):
         out = [conv(x, e) for _ in range(3)]
     assert [y.dtype for y in out] == [torch.bfloat16] * 3
@@ -193,7 +193,7 @@ def test_half_under_patch_half(monkeypatch):
     ("GatedGraphConv", (WIDTH, 2), 2), ("SimpleConv", (), 1),
 ])  # fmt: skip
 def test_modules_of_pyg(monkeypatch, name, args, count):
-    check(monkeypatch, getattr(theirs, name)(*args), randn(NODES, WIDTH).requires_grad_(), edges(), count=count)
+    check(monkeypatch, getattr(upstream, name)(*args), randn(NODES, WIDTH).requires_grad_(), edges(), count=count)
 
 
 @pytest.mark.parametrize("make", [Twice, Maximum, Negated])
@@ -273,7 +273,7 @@ def test_arguments_that_propagate_does_not_take_are_refused():
         with pytest.raises(TypeError, match="unexpected keyword argument 'y'"):
             conv.propagate(e, x=x, y=x)
         with pytest.raises(TypeError, match="edge_weight"):
-            theirs.SGConv(WIDTH, 4).propagate(e, x=x)
+            upstream.SGConv(WIDTH, 4).propagate(e, x=x)
 
 
 def test_operands_may_be_modified_afterwards():
@@ -287,8 +287,8 @@ def test_operands_may_be_modified_afterwards():
             out = conv(rows, e, factors)
             rows.mul_(5)
             factors.mul_(5)
-        upstream = torch.linspace(-1, 1, out.numel()).view_as(out)
-        found = torch.autograd.grad(out, (x, weight), upstream)
+        grad = torch.linspace(-1, 1, out.numel()).view_as(out)
+        found = torch.autograd.grad(out, (x, weight), grad)
     for a, b in zip((out, *found), expected):
         torch.testing.assert_close(a, b)
 
