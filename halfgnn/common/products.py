@@ -88,9 +88,14 @@ def is_transformed(*gradients: Tensor) -> bool:
 _CHUNK = 1 << 20  # fp32 elements of the operands and the product of a chunk
 
 
+def chunk_rows(width: int) -> int:
+    """Rows of a chunk, of which each takes `width` elements."""
+    return max(256, _CHUNK // max(1, width))
+
+
 def chunks(num_rows: int, width: int) -> Iterator[slice]:
     """Slices of rows, of which each takes `width` elements."""
-    step = max(256, _CHUNK // max(1, width))
+    step = chunk_rows(width)
     for begin in range(0, num_rows, step):
         yield slice(begin, begin + step)
 
@@ -138,3 +143,18 @@ def widened_linear(h: Tensor, weight: Tensor, bias: Tensor | None, num_rounded: 
         bias = None if bias is None else bias.float()
         parts = apply(_WidenedLinear, h.flatten(0, -2), weight.float(), bias, num_rounded)
     return tuple(part.view(*h.shape[:-1], part.shape[1]) for part in parts)
+
+
+# ---- on CUDA -----------------------------------------------------------------------------------------------------------------
+
+SUMS_HALVES_IN_FP32 = "dtype" in torch.ops.aten.mm.overloads()  # torch.mm and torch.bmm, since torch 2.8
+
+
+def wide_product(a: Tensor, b: Tensor, half: torch.dtype) -> Tensor:
+    """a @ b in fp32, of matrices on CUDA or batches of them.
+
+    half: the dtype to which both are rounded if PyTorch can sum half-precision products in fp32.
+    """
+    if SUMS_HALVES_IN_FP32 and not torch.compiler.is_compiling():
+        return (torch.mm if a.dim() == 2 else torch.bmm)(a.to(half), b.to(half), out_dtype=torch.float32)
+    return a.float() @ b.float()

@@ -12,9 +12,10 @@ from ..common.autograd import apply
 from ..common.layers import is_plain, is_unhooked
 from ..common.memory import empty
 from ..common.operands import is_linear
-from ..common.precision import HALF, computed_type, without_autocast
-from ..common.products import is_transformed, multiplies_slowly, widened_linear
+from ..common.precision import HALF, autocasts, computed_type, without_autocast
+from ..common.products import is_transformed, multiplies_slowly, wide_product, widened_linear
 from ..ops.head_logits import with_head_logits
+from .projected_heads import projected_heads
 
 
 class _Kind(NamedTuple):
@@ -107,7 +108,7 @@ class _HalfLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(h, weight):
-        return _product(h.flatten(0, -2), weight.t(), h.dtype).view(*h.shape[:-1], weight.shape[0])
+        return wide_product(h.flatten(0, -2), weight.t(), h.dtype).view(*h.shape[:-1], weight.shape[0])
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -123,18 +124,8 @@ class _HalfLinear(torch.autograd.Function):
             if need_h:
                 grad_h = (grad.to(h.dtype) @ weight.to(h.dtype)).view(h.shape)
             if need_weight:
-                grad_weight = _product(grad.t(), h.flatten(0, -2), h.dtype)
+                grad_weight = wide_product(grad.t(), h.flatten(0, -2), h.dtype)
         return grad_h, grad_weight
-
-
-_SUMS_HALVES_IN_FP32 = "dtype" in torch.ops.aten.mm.overloads()  # since torch 2.8
-
-
-def _product(a: Tensor, b: Tensor, half: torch.dtype) -> Tensor:
-    """a @ b in fp32. half: the dtype to which both are rounded if torch.mm can sum half-precision products in fp32."""
-    if _SUMS_HALVES_IN_FP32 and not torch.compiler.is_compiling():
-        return torch.mm(a.to(half), b.to(half), out_dtype=torch.float32)
-    return a.float() @ b.float()
 
 
 # ---- for modules -------------------------------------------------------------------------------------------------------------
@@ -224,11 +215,28 @@ def project_with_logits(
         more_bias = None if bias is None else torch.cat([bias.float(), *(_fold(layer.bias, attn) for attn in attns)])
         feat, logits = widened_linear(x.to(kind.computed), more_weight, more_bias, weight.shape[0])
         return feat.unflatten(-1, (heads, width)), logits.chunk(len(attns), -1)
-    feat = project(layer, x, heads, dim, width)
     # Features in half precision are rounded: logits of x by folded weights are not.
-    if is_plain(layer) and (kind.computed in HALF or torch.compiler.is_compiling()):
+    is_half = is_plain(layer) and kind.computed in HALF
+    if is_half and _casts_alike(layer, x) and not is_transformed():
+        return _half_heads(layer, x.to(kind.computed), heads, dim, width, attns)
+    feat = project(layer, x, heads, dim, width)
+    if is_half or (is_plain(layer) and torch.compiler.is_compiling()):
         return feat, node_logits(layer, x, *attns)
     return _with_logits(feat, *(_pad(attn, width) for attn in attns))
+
+
+def _casts_alike(layer: Any, x: Tensor) -> bool:
+    """Whether F.linear takes x with the weight, there being no bias: in one dtype, or autocast's."""
+    return layer.bias is None and (x.dtype == layer.weight.dtype or autocasts(x.device))
+
+
+def _half_heads(
+    layer: Any, h: Tensor, heads: int, dim: int, width: int, attns: tuple[Tensor, ...]
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    weight, _ = _padded_parameters(layer, heads, dim, width)
+    feat, logits = projected_heads(h.flatten(0, -2), weight, *(_pad(attn, width) for attn in attns))
+    nodes = h.shape[:-1]
+    return feat.view(*nodes, heads, width), tuple(x.view(*nodes, heads) for x in logits)
 
 
 def _pad(x: Tensor, width: int) -> Tensor:

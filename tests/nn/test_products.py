@@ -189,7 +189,7 @@ def test_second_derivatives(dtype, num_rounded, rows, monkeypatch):
 @every_half
 def test_second_derivatives_of_logits(dtype, monkeypatch):
     """The path of GPUs, run by the CPU."""
-    monkeypatch.setattr(projections, "_SUMS_HALVES_IN_FP32", False)
+    monkeypatch.setattr(products, "SUMS_HALVES_IN_FP32", False)
     h, weight, _ = operands(50, dtype)
     actual = twice(projections._HalfLinear.apply, [h, weight])
     expected = twice(F.linear, [h.double(), weight.double()])
@@ -199,7 +199,7 @@ def test_second_derivatives_of_logits(dtype, monkeypatch):
 
 @every_half
 def test_gradients_of_the_path_of_gpus(dtype, monkeypatch):
-    monkeypatch.setattr(projections, "_SUMS_HALVES_IN_FP32", False)
+    monkeypatch.setattr(products, "SUMS_HALVES_IN_FP32", False)
     h, weight, _ = operands(50, dtype)
     upstream = randn(50, 9, seed=6)
     leaves = h.detach().requires_grad_(), weight.detach().requires_grad_()
