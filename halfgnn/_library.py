@@ -24,9 +24,10 @@ _OLDEST_STABLE = "2.10"  # the first torch that a library by the stable ABI fits
 
 def check_settings(environment: Mapping[str, str]) -> None:
     """Raises ImportError for a value that kernels would take for another one."""
-    value = environment.get("HALFGNN_TENSOR_CORES", "")
-    if value not in ("", "0", "1"):
-        raise ImportError(f"HALFGNN_TENSOR_CORES is {value}; expected 0 or 1, or no value")
+    for name, first, second in (("HALFGNN_TENSOR_CORES", "0", "1"), ("HALFGNN_DOT_PHASES", "1", "2")):
+        value = environment.get(name, "")
+        if value not in ("", first, second):
+            raise ImportError(f"{name} is {value}; expected {first} or {second}, or no value")
 
 
 def _built_for(library: str) -> dict[str, Any] | None:

@@ -42,7 +42,7 @@ struct GatArgs {
   const void* feat = nullptr;         // (num_src, heads, dim)
   DType logit_type = DType::kFloat;   // `type`, or float; of the three below and of their gradients
   const void* attn_src = nullptr;     // (num_src, heads)
-  const void* attn_dst = nullptr;     // (num_dst, heads)
+  const void* attn_dst = nullptr;     // (num_dst, heads); CUDA's forward: both may be null, and then count as 0
   const void* edge_logits = nullptr;  // (E, heads); null: none
   double negative_slope = 0.2;
   Dropout dropout;
@@ -51,7 +51,7 @@ struct GatArgs {
   Precise out;          // (num_dst, heads, dim)
   void* lse = nullptr;  // (num_dst, heads); 0 where a row is empty. Null in a forward without a backward.
   // (num_dst, heads, dim), of `type`: sum+ a_e (m_e feat[u] - out[v]), rounded after the subtraction. Null in a
-  // forward without a backward.
+  // forward without a backward of GAT.
   void* positive = nullptr;
 
   // Backward only.

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "../../csrc/cuda/kernels/plan/backward.h"
+#include "../../csrc/cuda/kernels/plan/dot_phases.h"
 #include "../../csrc/cuda/kernels/plan/edge_records.h"
 #include "../../csrc/cuda/kernels/plan/gpus.h"
 #include "../../csrc/cuda/kernels/plan/heads.h"
@@ -134,6 +135,19 @@ bool weighted_backward(const Device* device, int64_t num_src, int64_t num_dst, i
   out[1] = planner.dots();
   out[2] = planner.sums();
   return planner.takes_two_gathers();
+}
+
+double expected(const Times* times) { return times->expected(); }
+
+// What the forward of dot attention takes: keys and values together, dots, values.
+bool dot_phases(const Device* device, int64_t num_dst, int64_t num_src, int64_t num_edges, int64_t heads, int64_t dim,
+                Times* out) {
+  const DotAttentionProblem problem{num_dst, num_src, num_edges, heads, dim, 2, 4};
+  const DotPhasesPlanner planner(*device, problem);
+  out[0] = planner.together();
+  out[1] = planner.dots();
+  out[2] = planner.values();
+  return planner.takes_two();
 }
 
 // Columns of a slice if elements are added; seconds of additions in the widest slice (0: there is none) and of a

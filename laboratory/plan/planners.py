@@ -203,6 +203,12 @@ class Planners:
         sizes = (nodes, nodes, edges, row_bytes, weight_bytes, id_bytes, in_order)
         return self._call("weighted_backward", self.device(device), *sizes, times, result=c_bool), list(times)
 
+    def dot_phases(self, device, nodes, edges, heads, dim):
+        """Whether the forward of dot attention has two phases, in fp16, and the times of one, of dots and of values."""
+        times = (Times * 3)()
+        sizes = (nodes, nodes, edges, heads, dim)
+        return self._call("dot_phases", self.device(device), *sizes, times, result=c_bool), list(times)
+
     def winners(self, device, nodes, edges, dim, gathered_bytes, streamed_bytes, extremes=1, searches=False):
         """Columns of a slice of the gradient of maxima, 0 if it is gathered; seconds of additions, and of a gather; bytes."""
         seconds, workspace = (c_double * 2)(), c_int64()

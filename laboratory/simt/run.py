@@ -30,6 +30,7 @@ MODULES = (
     "laboratory/simt/test_reductions.py",
     "laboratory/simt/test_winners.py",
     "laboratory/simt/test_attention_kernels.py",
+    "laboratory/simt/test_dot_phases.py",
     "laboratory/simt/test_graph_kernels.py",
     "laboratory/simt/test_reached.py",
     "laboratory/simt/test_launches.py",

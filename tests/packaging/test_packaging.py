@@ -341,10 +341,13 @@ def test_unknown_settings_start_no_build():
 
 
 @pytest.mark.parametrize("value", ["2", "yes"])
-def test_unknown_choice_of_tensor_cores_is_refused(value):
+def test_unknown_choice_of_kernels_is_refused(value):
     with pytest.raises(ImportError, match=f"^HALFGNN_TENSOR_CORES is {value}; expected 0 or 1, or no value"):
         _library.check_settings({"HALFGNN_TENSOR_CORES": value})
-    assert all(_library.check_settings(known) is None for known in ({}, {"HALFGNN_TENSOR_CORES": "0"}))
+    with pytest.raises(ImportError, match="^HALFGNN_DOT_PHASES is 0; expected 1 or 2, or no value"):
+        _library.check_settings({"HALFGNN_DOT_PHASES": "0"})
+    for known in ({}, {"HALFGNN_TENSOR_CORES": "0"}, {"HALFGNN_DOT_PHASES": "2"}):
+        assert _library.check_settings(known) is None
 
 
 @pytest.mark.parametrize(

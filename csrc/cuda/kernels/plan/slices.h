@@ -98,6 +98,11 @@ struct Times {
 
   // If the parts overlap perfectly. Predictions in docs/tuning.md are such bounds.
   double bound() const { return std::max({cache, memory, issue}); }
+  // What is to be expected: parts overlap in part.
+  double expected() const {
+    const double parts = std::pow(cache, kOverlap) + std::pow(memory, kOverlap) + std::pow(kWait * issue, kOverlap);
+    return std::pow(parts, 1 / kOverlap);
+  }
   // If nothing overlaps. Planners compare this, so that they save in each part.
   double total() const { return cache + memory + kIssueDelay * issue; }
 };

@@ -40,7 +40,8 @@ struct DotKernelArgs {
   const void* own;  // at the row
   const void* other;
   uint32_t row_bytes;
-  InverseDegrees row_scale;
+  InverseDegrees row_scale;  // if there is one, in place of `factor`
+  float factor;
   void* out;
   bool out_is_float;
   int64_t num_units;
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) sddmm_do
     const DotIds ids = next;
     next = DotIds::load(args, base + kWarpSize + lane);
     const auto row = static_cast<uint32_t>(rows.next(base));
-    const float scale = args.row_scale.exists() ? args.row_scale.of(row) : 1.f;
+    const float scale = args.row_scale.exists() ? args.row_scale.of(row) : args.factor;
     const int count = static_cast<int>(end - base < kWarpSize ? end - base : kWarpSize);
     for (int start = 0; start < count; start += batch) {
       float dot[kUnroll] = {};
@@ -200,7 +201,7 @@ cudaError_t launch_sddmm_dot(const DotKernelArgs& args, int64_t heads, int64_t d
 }
 
 template <typename T>
-cudaError_t sddmm_dot_of(const SddmmArgs& args, const Launch& launch) {
+cudaError_t sddmm_dot_of(const SddmmArgs& args, float factor, const Launch& launch) {
   const bool lhs_is_own = args.lhs.target == Target::kRow;
   const Operand &own = lhs_is_own ? args.lhs : args.rhs, &other = lhs_is_own ? args.rhs : args.lhs;
   const int64_t heads = args.broadcast.outer, dim = args.broadcast.inner;
@@ -220,6 +221,7 @@ cudaError_t sddmm_dot_of(const SddmmArgs& args, const Launch& launch) {
   kernel.other = other.data;
   kernel.row_bytes = static_cast<uint32_t>(heads * dim * static_cast<int64_t>(sizeof(T)));
   kernel.row_scale = inverse_degrees_of(args.mean_indptr, args.topology);
+  kernel.factor = factor;
   kernel.out = args.out;
   kernel.out_is_float = args.out_type == DType::kFloat;
 

@@ -7,6 +7,6 @@ namespace halfgnn::cuda {
 
 // For elements of type T. The build instantiates it: build_sources.py.
 template <typename T>
-cudaError_t sddmm_dot_of(const SddmmArgs& args, const Launch& launch);
+cudaError_t sddmm_dot_of(const SddmmArgs& args, float factor, const Launch& launch);
 
 }  // namespace halfgnn::cuda

@@ -28,6 +28,8 @@ struct GatConfig {
   using Row = Fragment<T, kVector>;  // one of the kRepeat parts of a row that a lane holds
   static constexpr bool kPositive = kWhich == GatSums::kPositive;
   static constexpr bool kDots = kWhich == GatSums::kDots;
+  // Logits of nodes may be missing: the logit of an edge is then its own.
+  static constexpr bool kMayLackLogits = !kPositive && !kDots;
   // Slices of one head: a lane has one entry of a window, and keeps what is known of it in registers.
   static constexpr bool kOneHead = kIsOneHead;
   // Rows of few edges are worked on several at once, each by a group (lane.cuh).

@@ -61,7 +61,7 @@ GatPlan plan_gat(const GatArgs& args, uintptr_t bits, bool whole_heads) {
 
 namespace {
 
-int num_vectors(const GatArgs& args) { return args.lse == nullptr ? 1 : 2; }
+int num_vectors(const GatArgs& args) { return args.positive == nullptr ? 1 : 2; }
 
 uintptr_t address_bits(const GatArgs& args) {
   uintptr_t bits = 0;

@@ -58,9 +58,10 @@ class GatForwardLane {
   template <int kCount>
   __device__ void load_entries(int step) {
     float logits[kCount];
+    const bool has_logits = !Config::kMayLackLogits || args_.attn_src != nullptr;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      logits[i] = frame().load_logit_of(args_.attn_src, walk_.window.column_of_step(step + i));
+      logits[i] = !has_logits ? 0.f : frame().load_logit_of(args_.attn_src, walk_.window.column_of_step(step + i));
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) walk_.window.word(kNodeLogit, step + i) = logits[i];
@@ -127,7 +128,7 @@ class GatForwardLane {
       total = 1.f;
     }
     const float scale = reciprocal_of<T>(total);
-    if constexpr (Config::kPositive) {
+    if (Config::kPositive || args_.lse != nullptr) {
       if (writes && frame().writes_whole_head())
         __stcs(args_.lse + frame().head_of(row), maximum_ + log_of_sum<T>(total));
     }
@@ -176,8 +177,8 @@ cudaError_t gat_attention_of(const GatArgs& args, const GatPlan& plan, const Att
   kernel.out = args.out;
   kernel.lse = static_cast<float*>(args.lse);
   kernel.positive = args.positive;
-  return args.lse == nullptr ? gat_attention_with<T, GatSums::kAll>(kernel, plan, launch)
-                             : gat_attention_with<T, GatSums::kPositive>(kernel, plan, launch);
+  return args.positive == nullptr ? gat_attention_with<T, GatSums::kAll>(kernel, plan, launch)
+                                  : gat_attention_with<T, GatSums::kPositive>(kernel, plan, launch);
 }
 
 }  // namespace halfgnn::cuda

@@ -61,7 +61,10 @@ class GatWalk {
   float row_logit;  // the part of s_e that belongs to the row
 
  private:
-  __device__ float load_row_logit(uint32_t row) const { return frame().load_logit_of(frame().gather.row_logits, row); }
+  __device__ float load_row_logit(uint32_t row) const {
+    const void* logits = frame().gather.row_logits;
+    return Config::kMayLackLogits && logits == nullptr ? 0.f : frame().load_logit_of(logits, row);
+  }
   template <class Load>
   __device__ auto with_edges(const Load& load) {
     return [&](auto count, int step) {

@@ -13,6 +13,7 @@
 #include "../../plan/heads.h"
 #include "../../plan/tensor_cores.h"
 #include "dispatch.h"
+#include "two_phases.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -336,12 +337,14 @@ bool has_edge_terms(const EdgeTerms& terms, DType type, int64_t dim) {
 }
 
 size_t pair_attention_workspace(const PairAttentionArgs& call) {
+  if (takes_two_phases(call)) return dot_attention_in_two_phases_workspace(call);
   Workspace workspace(nullptr);
   if (const auto shape = shape_of(call)) Forward(call, *shape, workspace);
   return workspace.bytes();
 }
 
 cudaError_t pair_attention(const PairAttentionArgs& call, const Launch& launch) {
+  if (takes_two_phases(call)) return dot_attention_in_two_phases(call, launch);
   const auto shape = shape_of(call);
   if (!shape) return cudaErrorInvalidValue;
   Workspace workspace(launch.workspace);

@@ -1,0 +1,96 @@
+"""The forward of dot attention in two phases: the dots, and GAT's attention with them as logits of edges."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from halfgnn import ops
+from laboratory.machine_code import launches
+from laboratory.simt import control
+from laboratory.simt.graphs import PIECE, graph_of
+from tests.support import HALVES, IDTYPES, randn
+from tests.support_attention import DOT, check, fixed_seed
+
+if not control.SIMULATED:
+    pytest.skip("runs on the simulator: laboratory/simt/run.py", allow_module_level=True)
+
+DEGREES = [3, 0, 1, PIECE + 9, 5, 33, 16]
+
+
+@pytest.fixture
+def phases(monkeypatch):
+    return lambda count: monkeypatch.setenv("HALFGNN_DOT_PHASES", str(count))
+
+
+def kernels_of(call):
+    with launches.recorded() as found:
+        value = call()
+    return value, [launch.kernel.split("<")[0] for launch in found]
+
+
+@pytest.mark.parametrize("idtype", IDTYPES, ids=str)
+@pytest.mark.parametrize("heads,dim", [(1, 128), (1, 256), (4, 32), (3, 12), (2, 5), (1, 1032)])
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+def test_values_and_gradients(phases, dtype, heads, dim, idtype):
+    degrees = DEGREES if dim < 500 else [3, 0, 35, 1]
+    g = graph_of(degrees, 37, idtype, identity=idtype == torch.int32)
+    operands = DOT.operands(g, heads, dim, dtype)
+    # Which edge a logit is of is known if edge ids are in order: then entries may be dropped.
+    for dropout_p in (0.0, 0.3) if idtype == torch.int32 else (0.0,):
+        phases(2)
+        with fixed_seed():
+            _, kernels = kernels_of(partial(DOT.call, g, *operands, dropout_p=dropout_p))
+        assert kernels[:2] == ["sddmm_dot_kernel", "gat_attention_kernel"]
+        check(DOT, g, operands, dropout_p=dropout_p, terms=1000)
+        with fixed_seed():
+            trained = DOT.call(g, *(x.clone().requires_grad_() for x in operands), dropout_p=dropout_p)
+        with fixed_seed():
+            assert torch.equal(DOT.call(g, *operands, dropout_p=dropout_p), trained)
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+def test_both_give_the_same(phases, dtype):
+    """But for the order of sums: results, and what the backward reads of them."""
+    g = graph_of(DEGREES, 37, torch.int64)
+    operands = DOT.operands(g, 2, 64, dtype)
+    grad = randn(g.num_dst, 2, 64, dtype=dtype)
+    found = []
+    for count in (1, 2):
+        phases(count)
+        leaves = [x.clone().requires_grad_() for x in operands]
+        out = DOT.call(g, *leaves)
+        found.append((out, *torch.autograd.grad(out, leaves, grad)))
+    for one, two in zip(*found, strict=True):
+        scale = one.detach().abs().max()
+        assert ((one - two).abs().max() / scale) < (2e-6 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps)
+
+
+def test_calls_that_keep_one_phase(phases):
+    phases(2)
+    g = graph_of(DEGREES, 37, torch.int32)  # edge ids are not in order
+    operands = DOT.operands(g, 2, 8, torch.float16)
+    with fixed_seed():
+        _, kernels = kernels_of(lambda: DOT.call(g, *operands, dropout_p=0.3))
+    assert kernels[0] == "pair_attention_kernel"
+    _, kernels = kernels_of(
+        lambda: ops.dot_attention(g, *operands, edge_bias=randn(g.num_edges, 2, dtype=torch.float16))
+    )
+    assert not any(name.startswith(("sddmm", "gat")) for name in kernels)
+    empty = graph_of([0, 0, 0], 5, torch.int32)
+    assert DOT.call(empty, *DOT.operands(empty, 2, 8, torch.float16)).eq(0).all()
+    phases(1)
+    _, kernels = kernels_of(lambda: DOT.call(g, *operands))
+    assert kernels[0] == "pair_attention_kernel"
+
+
+def test_two_phases_where_the_model_says_so(monkeypatch):
+    """Rows of few edges, so many that they take longer than a launch."""
+    monkeypatch.delenv("HALFGNN_DOT_PHASES", raising=False)
+    g = graph_of([3] * 15_000, 64, torch.int32)
+    operands = DOT.operands(g, 1, 64, torch.float16)
+    _, kernels = kernels_of(lambda: DOT.call(g, *operands))
+    assert kernels[:2] == ["sddmm_dot_kernel", "gat_attention_kernel"]
+    few = graph_of([3] * 15, 64, torch.int32)
+    _, kernels = kernels_of(lambda: DOT.call(few, operands[0][:15], *operands[1:]))
+    assert kernels[0] == "pair_attention_kernel"
