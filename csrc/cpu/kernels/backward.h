@@ -269,7 +269,8 @@ static void mul_backward(const MulBackwardArgs& args, int64_t begin, int64_t end
   with_vector_type(args.type, [&](auto t) {
     using T = TypeOf<decltype(t)>;
     with_same_or_float<T>(args.grad_type, [&](auto g) {
-      with_block<TypeOf<decltype(g)>>(args.dim, [&](auto b) {
+      using G = TypeOf<decltype(g)>;
+      with_block<G, kNarrowLanes<G>>(args.dim, [&](auto b) {
         with_partner_type<T>(args.weight_type,
                              [&](auto w) { mul_backward_rows<decltype(b), T, TypeOf<decltype(w)>>(args, begin, end); });
       });

@@ -22,15 +22,17 @@ constexpr int kBatch = 4;
 
 // W consecutive elements of T as fp32 lanes. Each type has an order of lanes of its own; load, store and load_floats
 // agree on it. Splitting two vectors of bfloat16 into even and odd elements takes a shift and a mask, and no shuffle.
-template <class T, int W>
+template <class T, int W, int kMostLanes = kLanes>
 struct Packed {
-  static constexpr int L = W < kLanes ? W : kLanes;  // of a vector
+  static constexpr int L = W < kMostLanes ? W : kMostLanes;  // of a vector
   using V = Lanes<W / L, L>;
   static HALFGNN_INLINE V load(const T* p) {
     V r;
     for (int i = 0; i < W / L; ++i) r.v[i] = load_vector<L>(p + L * i);
     return r;
   }
+  // The same where little but loads and additions is done.
+  static HALFGNN_INLINE V load_to_add(const T* p) { return load(p); }
   template <class S>
   static HALFGNN_INLINE void store(V x, S* p) {
     for (int i = 0; i < W / L; ++i) store_vector(x.v[i], p + L * i);
@@ -38,43 +40,55 @@ struct Packed {
   static HALFGNN_INLINE V load_floats(const float* p) { return load_lanes<W / L, L>(p); }
 };
 
-template <>
-struct Packed<BFloat16, 2 * kLanes> {
-  static constexpr int L = kLanes;
-  using V = Lanes<2>;
-  static HALFGNN_INLINE V load(const BFloat16* p) {
-    const Words bits = load_unaligned<Words>(p);
-    return {{bit_cast<Floats>(bits << 16), bit_cast<Floats>(bits & splat_bits(0xffff0000))}};
+// Two vectors of bfloat16 values: the even and the odd ones.
+template <int kVectorLanes>
+struct SplitBFloat16 {
+  static constexpr int L = kVectorLanes;
+  using V = Lanes<2, L>;
+  static HALFGNN_INLINE V split(WordsOf<L> bits) {
+    return {{bit_cast<FloatsOf<L>>(bits << 16), bit_cast<FloatsOf<L>>(bits & splat_bits<L>(0xffff0000))}};
   }
+#if defined(HALFGNN_AVX512)
+  static HALFGNN_INLINE V load(const BFloat16* p) { return split(load_once<WordsOf<L>>(p)); }
+#else
+  static HALFGNN_INLINE V load(const BFloat16* p) { return split(load_unaligned<WordsOf<L>>(p)); }
+#endif
+  static HALFGNN_INLINE V load_to_add(const BFloat16* p) { return split(load_once<WordsOf<L>>(p)); }
   static HALFGNN_INLINE void store(V x, BFloat16* p) {
-    const Words bits = (round_to_bfloat16(x.v[0]) >> 16) | (round_to_bfloat16(x.v[1]) & splat_bits(0xffff0000));
+    const auto bits = (round_to_bfloat16(x.v[0]) >> 16) | (round_to_bfloat16(x.v[1]) & splat_bits<L>(0xffff0000));
     memcpy(p, &bits, sizeof(bits));
   }
   static HALFGNN_INLINE void store(V x, float* p) {
-    for (int i = 0; i < kLanes; ++i) {
+    for (int i = 0; i < L; ++i) {
       p[2 * i] = x.v[0][i];
       p[2 * i + 1] = x.v[1][i];
     }
   }
   static HALFGNN_INLINE V load_floats(const float* p) {
     V r;
-    for (int i = 0; i < kLanes; ++i) {
+    for (int i = 0; i < L; ++i) {
       r.v[0][i] = p[2 * i];
       r.v[1][i] = p[2 * i + 1];
     }
     return r;
   }
 };
+template <>
+struct Packed<BFloat16, 2 * kLanes> : SplitBFloat16<kLanes> {};
+#if defined(HALFGNN_AVX512)
+template <>
+struct Packed<BFloat16, kLanes, kLanes / 2> : SplitBFloat16<kLanes / 2> {};
+#endif
 
 // W elements of half or fp32 data.
-template <class T, int W>
-struct Block : Packed<T, W> {
+template <class T, int W, int kMostLanes = kLanes>
+struct Block : Packed<T, W, kMostLanes> {
   static constexpr int kWidth = W;
   static constexpr int kEdges = kBatch;
   using Element = T;
   using Acc = float;  // what is computed in
-  using V = typename Packed<T, W>::V;
-  using Packed<T, W>::L;
+  using V = typename Packed<T, W, kMostLanes>::V;
+  using Packed<T, W, kMostLanes>::L;
   using Weight = FloatsOf<L>;  // a factor of all lanes
   static HALFGNN_INLINE Weight weight(float x) { return splat<L>(x); }
   static HALFGNN_INLINE V load_acc(const float* p) { return load_lanes<W / L, L>(p); }
@@ -84,7 +98,7 @@ struct Block : Packed<T, W> {
   static HALFGNN_INLINE V tail_mask(int64_t overlap) {
     float block[W];
     for (int64_t i = 0; i < W; ++i) block[i] = bit_cast<float>(i < overlap ? 0u : 0xffffffffu);
-    return Packed<T, W>::load_floats(block);
+    return Packed<T, W, kMostLanes>::load_floats(block);
   }
 };
 
@@ -124,13 +138,18 @@ struct SingleBlock {
   static HALFGNN_INLINE V tail_mask(int64_t) { return {}; }
 };
 
-// f(a block) for rows of `dim` >= 8 elements of T per head.
-template <class T, class F>
+// Lanes of the vectors of rows of 16 to 31 elements per head, where they are added up or multiplied. For AVX-512 eight:
+// one vector of 16 bfloat16 values takes a shuffle to be widened, and more steps until its lanes are added up.
+template <class T>
+constexpr int kNarrowLanes = std::is_same<T, BFloat16>::value && kLanes > 8 ? 8 : kLanes;
+
+// f(a block) for rows of `dim` >= 8 elements of T per head. kLanesOf16: of the vectors of a block of 16.
+template <class T, int kLanesOf16 = kLanes, class F>
 inline void with_block(int64_t dim, F f) {
   if constexpr (std::is_same<T, BFloat16>::value) {
     if (dim >= 2 * kLanes) return f(Block<T, 2 * kLanes>{});
   }
-  if (dim >= 16) return f(Block<T, 16>{});
+  if (dim >= 16) return f(Block<T, 16, kLanesOf16>{});
   return f(Block<T, 8>{});
 }
 

@@ -79,7 +79,7 @@ HALFGNN_NOINLINE void sum_tile(const RowTile& tile, int64_t heads, const typenam
     if (kWeight == TileWeight::kOne) w = B::weight(weight[head[0]]);
     HALFGNN_UNROLL_BLOCKS
     for (int b = 0; b < N; ++b) {
-      const V x = B::load(rows[k] + offset[b]);
+      const V x = B::load_to_add(rows[k] + offset[b]);
       if (kWeight == TileWeight::kPerBlock) w = B::weight(weight[head[b]]);
       total[b] = kWeight == TileWeight::kNone ? add(total[b], x) : multiply_add(w, x, total[b]);
     }

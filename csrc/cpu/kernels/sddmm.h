@@ -341,8 +341,15 @@ void sddmm_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
 
 static void sddmm_dot(const SddmmArgs& args, int64_t begin, int64_t end) {
   with_vector_type((args.lhs.target == Target::kRow ? args.rhs : args.lhs).type, [&](auto t) {
-    with_block<TypeOf<decltype(t)>>(args.broadcast.inner,
-                                    [&](auto b) { sddmm_dot_rows<decltype(b)>(args, begin, end); });
+    using T = TypeOf<decltype(t)>;
+    const auto run = [&](auto b) { sddmm_dot_rows<decltype(b)>(args, begin, end); };
+#if defined(HALFGNN_AVX512)
+    // To add up the lanes of a vector takes as long as to multiply two blocks.
+    if constexpr (!std::is_same<T, BFloat16>::value) {
+      if (args.broadcast.inner >= 16 && args.broadcast.inner < 4 * kLanes) return run(Block<T, 16, 8>{});
+    }
+#endif
+    with_block<T, kNarrowLanes<T>>(args.broadcast.inner, run);
   });
 }
 static void sddmm_elementwise(const SddmmArgs& args, int64_t begin, int64_t end) {

@@ -148,7 +148,7 @@ static void spmm_sum(const SpmmSumArgs& args, int64_t begin, int64_t end) {
     with_partner_type<T>(args.weight_type, [&](auto w) {
       using W = TypeOf<decltype(w)>;
       if (args.dim < 8) return spmm_narrow_rows<T, W>(args, begin, end);
-      with_block<T>(args.dim, [&](auto b) { spmm_sum_rows<decltype(b), W>(args, begin, end); });
+      with_block<T, kNarrowLanes<T>>(args.dim, [&](auto b) { spmm_sum_rows<decltype(b), W>(args, begin, end); });
     });
   });
 }

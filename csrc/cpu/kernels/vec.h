@@ -140,6 +140,17 @@ HALFGNN_INLINE V load_unaligned(const void* p) {
   return v;
 }
 
+// A vector that is used twice and loaded once. GCC makes a load of each use: one instruction less, but on Zen 4 a load
+// of 64 bytes takes as long as an addition of 16 floats, and sums of bfloat16 rows 1.2 times as long.
+template <class V>
+HALFGNN_INLINE V load_once(const void* p) {
+  V v = load_unaligned<V>(p);
+#if defined(HALFGNN_F16C)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
+
 // x in every lane. x - 0 is x, -0 included.
 template <int L = kLanes>
 HALFGNN_INLINE FloatsOf<L> splat(float x) {

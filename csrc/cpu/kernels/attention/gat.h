@@ -14,16 +14,17 @@ static void widen(DType type, const void* values, void* out, int64_t begin, int6
   decode(operand, 0, static_cast<float*>(out) + begin);
 }
 static void gat_forward(const GatPass& pass, int64_t begin, int64_t end) {
-  with_attention_block(pass.args.type, pass.args.dim, [&](auto b) {
+  with_attention_block<false>(pass.args.type, pass.args.dim, [&](auto b) {
     if (pass.args.positive) return GatForward<decltype(b), true>(pass, begin, end).run();
     return GatForward<decltype(b), false>(pass, begin, end).run();
   });
 }
 static void gat_nodes(const GatPass& pass, int64_t begin, int64_t end) {
-  with_attention_block(pass.args.type, pass.args.dim, [&](auto b) { gat_node_rows<decltype(b)>(pass, begin, end); });
+  with_attention_block<false>(pass.args.type, pass.args.dim,
+                              [&](auto b) { gat_node_rows<decltype(b)>(pass, begin, end); });
 }
 static void gat_backward(const GatPass& pass, int64_t begin, int64_t end) {
-  with_attention_block(pass.args.type, pass.args.dim, [&](auto b) {
+  with_attention_block<false>(pass.args.type, pass.args.dim, [&](auto b) {
     if (pass.args.grad_edge_logits) return GatBackward<decltype(b), true>(pass, begin, end).run();
     return GatBackward<decltype(b), false>(pass, begin, end).run();
   });

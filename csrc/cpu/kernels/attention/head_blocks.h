@@ -44,8 +44,9 @@ HALFGNN_NOINLINE void load_own(const Blocks<B>& blocks, const typename B::Elemen
   blocks.each([&](int64_t, int64_t slot, int64_t offset) { B::store_acc(B::load(row + offset), own + slot); });
 }
 
-// f(a block of type B) for the blocks that heads of `dim` elements of `type` are cut into.
-template <class F>
+// f(a block of type B) for the blocks that heads of `dim` elements of `type` are cut into. kMakesDots: for kernels that
+// add up the lanes of a block for every edge.
+template <bool kMakesDots, class F>
 inline void with_attention_block(DType type, int64_t dim, F f) {
   with_type(type, [&](auto t) {
     using T = TypeOf<decltype(t)>;
@@ -55,7 +56,7 @@ inline void with_attention_block(DType type, int64_t dim, F f) {
       if constexpr (std::is_same<T, BFloat16>::value) {
         if (dim >= 2 * kLanes) return f(Block<T, 2 * kLanes>{});
       }
-      if (dim >= kLanes) return f(Block<T, kLanes>{});
+      if (dim >= kLanes) return f(Block<T, kLanes, kMakesDots ? kNarrowLanes<T> : kLanes>{});
       if constexpr (kLanes > 8) {
         if (dim >= 8) return f(Block<T, 8>{});
       }

@@ -18,7 +18,7 @@ inline void with_policies(const PairAttentionArgs& args, F f) {
 }
 
 static void pair_forward(const PairPass& pass, int64_t begin, int64_t end) {
-  with_attention_block(pass.args.type, pass.args.dim, [&](auto b) {
+  with_attention_block<true>(pass.args.type, pass.args.dim, [&](auto b) {
     using B = decltype(b);
     with_policies<B>(pass.args, [&](auto score, auto edges) {
       PairForward<B, TypeOf<decltype(score)>, TypeOf<decltype(edges)>>(pass, begin, end).run();
@@ -26,10 +26,10 @@ static void pair_forward(const PairPass& pass, int64_t begin, int64_t end) {
   });
 }
 static void pair_nodes(const PairNodes& nodes, int64_t begin, int64_t end) {
-  with_attention_block(nodes.type, nodes.dim, [&](auto b) { pair_node_rows<decltype(b)>(nodes, begin, end); });
+  with_attention_block<true>(nodes.type, nodes.dim, [&](auto b) { pair_node_rows<decltype(b)>(nodes, begin, end); });
 }
 static void pair_backward(const PairPass& pass, int64_t begin, int64_t end) {
-  with_attention_block(pass.args.type, pass.args.dim, [&](auto b) {
+  with_attention_block<true>(pass.args.type, pass.args.dim, [&](auto b) {
     using B = decltype(b);
     with_policies<B>(pass.args, [&](auto score, auto edges) {
       using Score = TypeOf<decltype(score)>;
