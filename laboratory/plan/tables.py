@@ -107,15 +107,15 @@ class Model:
         has_records = with_records and self.planners.takes_edge_records(heads, dim, edges // nodes, **ask)
         record = self.edge_record_bytes(graph, heads, dim) if has_records else 0
         found = []
-        # Rows that an edge reads, and rows that a node reads or writes.
-        rows = (("forward", 1, 3), ("destinations", 1, 6), ("sources", 1 if record else 2, 3))
+        # Rows that an edge reads, and rows that a node reads or writes: before passes to destinations, for the keys' logits.
+        rows = (("forward", 1, 4), ("destinations", 1, 7), ("sources", 1 if record else 2, 3))
         for which, per_edge, once in rows:
             recorded = "recorded_" if record and which != "forward" else ""
             plan, slices = self._pair(graph, heads, dim, f"{recorded}gatv2_{which}", per_edge)
             slices.streamed = edges * (2 * ID + record if recorded else ID)
-            if which == "sources":
-                slices.node_bytes = 0 if record else 8 << plan.log2_heads
-                slices.cached_per_edge = record or sectors(8 << plan.log2_heads)
+            of_head = 8 if which == "sources" else 4
+            slices.node_bytes = 0 if which == "sources" and record else of_head << plan.log2_heads
+            slices.cached_per_edge = (record if which == "sources" else 0) or sectors(of_head << plan.log2_heads)
             found.append(self._times(graph, per_edge * row_bytes, slices, once * self._of_features(graph, row_bytes)))
         return found[0], found[1:]
 

@@ -11,9 +11,15 @@ TOLERANCE = 1.15
 MISSED = {
     ("reddit-size", Cell("gat_attention", "forward", 1, 128)): 0.82,
     ("reddit-size", Cell("gat_attention", "forward", 8, 16)): 0.77,
-    ("reddit-size", Cell("gatv2_attention", "backward", 1, 128)): 1.22,  # half of its stalls wait for rows
-    ("reddit-size", Cell("dot_attention", "forward", 8, 16)): 1.19,
-    ("reddit-size", Cell("dot_attention", "backward", 8, 16)): 1.25,
+    # Measured when an edge took 39.5, 59.0 and 29.8 instructions (1 x 128), in place of those of work.h.
+    ("reddit-size", Cell("gatv2_attention", "forward", 1, 128)): 1.30,
+    ("reddit-size", Cell("gatv2_attention", "backward", 1, 128)): 1.43,  # then 1.22: half of the stalls wait for rows
+    ("reddit-size", Cell("gatv2_attention", "forward", 8, 16)): 1.23,
+    ("reddit-size", Cell("gatv2_attention", "backward", 8, 16)): 1.19,
+    ("products-size", Cell("gatv2_attention", "backward", 1, 128)): 1.22,
+    # Then 1.19 and 1.25.
+    ("reddit-size", Cell("dot_attention", "forward", 8, 16)): 1.23,
+    ("reddit-size", Cell("dot_attention", "backward", 8, 16)): 1.27,
 }
 
 

@@ -62,6 +62,6 @@ def test_sums_are_one_launch_if_rows_are_short():
     g = told(graph_of_degrees(300, 1200), 400, 400)
     for call in CALLS:
         forward, backward, *_ = costs(call, g)
-        assert forward == 1, call.name
+        assert forward == (2 if call.name == "gatv2_attention" else 1), call.name  # whose keys' logits come first
         if "_sum" in call.name or "_mean" in call.name:
             assert backward <= len(call.shapes), call.name  # one for each gradient at most

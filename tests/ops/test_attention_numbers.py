@@ -260,7 +260,7 @@ def test_heads_do_not_mix(kind, dtype, device):
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
-@pytest.mark.parametrize("slope", [-0.5, 0.0, 1.0, 1.5])
+@pytest.mark.parametrize("slope", [-0.5, 0.0, 0.999, 1.0, 1.5])
 def test_slopes(slope, dtype, device, monkeypatch):
     monkeypatch.setattr(support_attention, "SLOPE", slope)
     g = graph_of(DEGREES, device=device)

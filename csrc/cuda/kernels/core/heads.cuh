@@ -53,12 +53,14 @@ __device__ float add_dot(const float (&x)[kVector], const Fragment<T, kVector>& 
 // Sums kCount values over the lanes of each head, in a fixed order: lanes exchange halves, so that each ends up with
 // the totals of its own part, value (i << k) + own for k = min(log2_lanes, log2 kCount) in place i. If there are
 // more lanes than values, lanes own + n kCount have the same. The whole warp takes part.
-template <int kCount>
+//
+// kHasLanes: heads are known to have at least kCount lanes.
+template <bool kHasLanes = false, int kCount>
 __device__ void sum_over_head(float (&values)[kCount], int log2_lanes, int lane) {
   int step = 0;
 #pragma unroll
   for (int count = kCount / 2; count > 0; count /= 2, ++step) {
-    if (step < log2_lanes) {
+    if (kHasLanes || step < log2_lanes) {
       const bool upper = (lane >> step & 1) != 0;
 #pragma unroll
       for (int i = 0; i < count; ++i) {

@@ -21,6 +21,18 @@ inline __device__ const char* as_computed(const char* address) {
   return address;
 }
 
+// x * y as one instruction: where the compiler widens `y` outside of a loop, it also adds up the upper words, which are
+// 0.
+inline __device__ uint64_t wide_product(uint32_t x, uint32_t y) {
+#ifdef __CUDA_ARCH__
+  uint64_t product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(x), "r"(y));
+  return product;
+#else
+  return uint64_t{x} * y;
+#endif
+}
+
 // The register type of one access of kBytes, which must be aligned to kBytes.
 template <int kBytes>
 struct AccessWord;

@@ -48,7 +48,7 @@ constexpr double kPairWork = 100. / 32;
 constexpr RowWork kGatWork{191, 113, RowSharing::kGroups}, kGatTrainingWork{314, 148, RowSharing::kGroups},
     kGatBackwardWork{276, 143, RowSharing::kGroups};
 // Forward, to destinations, to sources.
-constexpr RowWork kDotAttentionWork[] = {{355, 141}, {410, 170}, {345, 211}};
+constexpr RowWork kDotAttentionWork[] = {{368, 130}, {392, 162}, {345, 211}};
 // Dot attention on tensor cores where edges add a bias, or 16 columns in keys and values: forward and to destinations,
 // of heads of at most 64 and 128 elements. A batch is 16 edges of one head.
 constexpr RowWork kDotTensorBiasWork[][2] = {{{281, 171}, {365, 241}}, {{291, 213}, {344, 308}}};
@@ -58,10 +58,10 @@ constexpr double kConditionalTensorLoads = 2;
 // Where edges add to logits or values: with a bias (rows of edges take more), or with 16 columns in keys and values.
 constexpr RowWork kDotBiasWork[] = {{353, 200}, {300, 305}, {240, 121}};
 constexpr RowWork kDotColumnsWork[] = {{411, 248}, {495, 335}, {240, 121}};
-constexpr RowWork kGatv2Work[] = {{352, 316}, {350, 424}, {425, 256}};
+constexpr RowWork kGatv2Work[] = {{391, 239}, {532, 321}, {404, 243}};
 // The same to destinations and to sources, with records of edges.
-constexpr RowWork kRecordedGatv2Work[] = {{503, 472}, {375, 238}};
-constexpr RowWork kGatv2BiasWork[] = {{335, 334}, {497, 526}, kRecordedGatv2Work[1]};
+constexpr RowWork kRecordedGatv2Work[] = {{567, 368}, {373, 200}};
+constexpr RowWork kGatv2BiasWork[] = {{392, 257}, {584, 422}, kRecordedGatv2Work[1]};
 
 // How warps walk rows.
 struct RowWalk {

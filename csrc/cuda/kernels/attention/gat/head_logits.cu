@@ -29,10 +29,12 @@ __device__ void load_attn(const float* source, float (&values)[kCount]) {
 struct ForwardArgs {
   const void* feat;
   const float* attn[kMostHeadLogits];
+  const void* narrow_attn;  // of feat's type, in place of the first
   float* logits[kMostHeadLogits];
   int64_t rows, heads, dim;
   int64_t step_rows;  // that all groups together take at a time
   int log2_lanes;
+  float scale;  // of logits
 };
 
 template <typename T, int kVector>
@@ -50,7 +52,11 @@ __global__ void __launch_bounds__(kThreads) head_logits_kernel(const ForwardArgs
     for (int64_t i = int64_t{lane} * kVector; exists && i < args.dim; i += int64_t{lanes} * kVector) {
       float values[kVector], attn[kVector];
       Fragment<T, kVector>::load(static_cast<const T*>(args.feat) + place * args.dim + i).widen(values);
-      load_attn(args.attn[0] + head * args.dim + i, attn);
+      if (args.narrow_attn != nullptr) {
+        Fragment<T, kVector>::load(static_cast<const T*>(args.narrow_attn) + head * args.dim + i).widen(attn);
+      } else {
+        load_attn(args.attn[0] + head * args.dim + i, attn);
+      }
 #pragma unroll
       for (int k = 0; k < kVector; ++k) sum = fmaf(values[k], attn[k], sum);
       if (!has_second) continue;
@@ -63,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) head_logits_kernel(const ForwardArgs
       second_sum += __shfl_xor_sync(kFullMask, second_sum, half);
     }
     if (!exists || lane != 0) continue;
-    args.logits[0][place] = sum;
+    args.logits[0][place] = args.scale * sum;
     if (has_second) args.logits[1][place] = second_sum;
   }
 }
@@ -170,22 +176,33 @@ cudaError_t run(BackwardArgs args, cudaStream_t stream) {
   return cuda::launch(head_logits_backward_kernel<T, kVector>, slices * args.num_parts, kThreads, stream, args);
 }
 
+cudaError_t run(const ForwardArgs& args, DType type, cudaStream_t stream) {
+  if (args.rows * args.heads == 0) return cudaSuccess;
+  if (type == DType::kDouble) return cudaErrorInvalidValue;
+  return with_type(type, [&](auto t) {
+    using T = TypeOf<decltype(t)>;
+    constexpr int kVector = kMaxAccessBytes / static_cast<int>(sizeof(T));
+    const bool vectors = args.dim % kVector == 0 &&
+                         are_aligned(kMaxAccessBytes, args.feat, args.attn[0], args.attn[1], args.narrow_attn);
+    return vectors ? run<T, kVector>(args, stream) : run<T, 1>(args, stream);
+  });
+}
+
 }  // namespace
 
 cudaError_t head_logits(const HeadLogitsArgs& args, const Launch& launch) {
-  if (args.rows * args.heads == 0) return cudaSuccess;
-  if (args.type == DType::kDouble) return cudaErrorInvalidValue;
-  ForwardArgs to{args.feat, {}, {}, args.rows, args.heads, args.dim, 0, 0};
+  ForwardArgs to{args.feat, {}, nullptr, {}, args.rows, args.heads, args.dim, 0, 0, 1.f};
   for (int a = 0; a < args.count; ++a) {
     to.attn[a] = static_cast<const float*>(args.attn[a]);
     to.logits[a] = static_cast<float*>(args.logits[a]);
   }
-  return with_type(args.type, [&](auto t) {
-    using T = TypeOf<decltype(t)>;
-    constexpr int kVector = kMaxAccessBytes / static_cast<int>(sizeof(T));
-    const bool vectors = args.dim % kVector == 0 && are_aligned(kMaxAccessBytes, args.feat, to.attn[0], to.attn[1]);
-    return vectors ? run<T, kVector>(to, launch.stream) : run<T, 1>(to, launch.stream);
-  });
+  return run(to, args.type, launch.stream);
+}
+
+cudaError_t scaled_head_logits(const HeadLogitsArgs& args, float scale, const Launch& launch) {
+  auto* const logits = static_cast<float*>(args.logits[0]);
+  return run({args.feat, {}, args.attn[0], {logits}, args.rows, args.heads, args.dim, 0, 0, scale}, args.type,
+             launch.stream);
 }
 
 int64_t head_logits_parts(const HeadLogitsBackwardArgs& args) {

@@ -12,6 +12,7 @@
 #include "../../plan/edge_records.h"
 #include "../../plan/heads.h"
 #include "../../plan/tensor_cores.h"
+#include "../gat/head_logits.h"
 #include "dispatch.h"
 #include "two_phases.h"
 
@@ -19,8 +20,11 @@ namespace halfgnn::cuda {
 namespace {
 
 PairLogit logit_of(const PairAttentionArgs& call) {
-  if (call.score == PairScore::kDot) return {nullptr, static_cast<float>(call.factor), 0.f, 0.f};
-  return {call.attn, static_cast<float>(.5 + .5 * call.factor), static_cast<float>(.5 - .5 * call.factor),
+  if (call.score == PairScore::kDot) return {nullptr, static_cast<float>(call.factor), 0.f, 0.f, 0.f};
+  constexpr double kLeastAbsolute = 0x1p-40;  // for a slope of 1: `ratio` is finite, and what this adds is lost in fp32
+  const double linear = .5 + .5 * call.factor, found = .5 - .5 * call.factor;
+  const double absolute = found == 0. ? kLeastAbsolute : found;
+  return {call.attn, static_cast<float>(linear), static_cast<float>(absolute), static_cast<float>(linear / absolute),
           static_cast<float>(call.factor)};
 }
 
@@ -129,6 +133,22 @@ void set_column_results(PairArgs& pass, const PairShape& shape, void* sums, void
   columns.partial_sums = workspace.take<float>(pass.units.rows.num_slots * shape.heads * columns.count);
 }
 
+// The columns' parts of logits, for a pass over destinations, where they come in two: PairConfig::kSplits.
+void take_key_logits(const PairAttentionArgs& call, const PairShape& shape, int64_t num_src, PairArgs& pass,
+                     Workspace& workspace) {
+  const bool adds_to_keys = call.edge.key != nullptr || call.edge.weight != nullptr;
+  if (!adds_to_keys && splits_logits(call.score, size_of(shape.type), shape.repeat)) {
+    pass.key_logits = workspace.take<float>(num_src * shape.heads);
+  }
+}
+cudaError_t fill_key_logits(const PairArgs& pass, const PairShape& shape, int64_t num_src, const Launch& launch) {
+  if (pass.key_logits == nullptr) return cudaSuccess;
+  HeadLogitsArgs args{pass.key, shape.type, num_src, shape.heads, shape.dim};
+  args.attn[0] = pass.logit.attn;
+  args.logits[0] = pass.key_logits;
+  return scaled_head_logits(args, pass.logit.linear, launch);
+}
+
 // Elements of PairArgs::dots, `per_head` for each edge and head; 0 without tiles.
 int64_t num_dots(const PairAttentionArgs& call, const PairShape& shape, int per_head) {
   return shape.tiled ? call.topology.num_edges * shape.heads * per_head : 0;
@@ -153,6 +173,7 @@ struct Forward {
       : pass(pass_of(call, PairPass::kForward, shape, call.topology, call.num_src)) {
     pass.partials = take_partials(workspace, pass.units.rows, shape.heads, shape.dim, 1);
     pass.dots = workspace.take<float>(num_dots(call, shape, 1));
+    take_key_logits(call, shape, call.num_src, pass, workspace);
     pass.own_key = call.query;
     pass.key = call.key;
     pass.value = call.value;
@@ -209,6 +230,7 @@ struct Backward {
         products(nullptr),
         product_rows(0),
         projection{} {
+    take_key_logits(call, shape, call.by_src.num_rows, destinations, workspace);
     if (call.score == PairScore::kLeaky) take_products(call, shape, workspace);
     if (call.edge.weight != nullptr) take_projection(call, shape, workspace);
     float* dots = workspace.take<float>(num_dots(call, shape, 2));
@@ -349,7 +371,8 @@ cudaError_t pair_attention(const PairAttentionArgs& call, const Launch& launch) 
   if (!shape) return cudaErrorInvalidValue;
   Workspace workspace(launch.workspace);
   const Forward forward(call, *shape, workspace);
-  const cudaError_t status = run_pass(call.score, PairPass::kForward, forward.pass, *shape, launch);
+  cudaError_t status = fill_key_logits(forward.pass, *shape, call.num_src, launch);
+  if (status == cudaSuccess) status = run_pass(call.score, PairPass::kForward, forward.pass, *shape, launch);
   return status == cudaSuccess ? combine_results(forward.pass, *shape, launch) : status;
 }
 
@@ -364,8 +387,10 @@ cudaError_t pair_attention_backward(const PairAttentionArgs& call, const Launch&
   if (!shape) return cudaErrorInvalidValue;
   Workspace workspace(launch.workspace);
   const Backward backward(call, *shape, workspace);
-  cudaError_t status =
-      run_backward_pass(call.score, backward.destination_pass(), backward.destinations, *shape, launch);
+  cudaError_t status = fill_key_logits(backward.destinations, *shape, call.by_src.num_rows, launch);
+  if (status == cudaSuccess) {
+    status = run_backward_pass(call.score, backward.destination_pass(), backward.destinations, *shape, launch);
+  }
   if (status == cudaSuccess) {
     status = run_backward_pass(call.score, backward.source_pass(), backward.sources, *shape, launch);
   }

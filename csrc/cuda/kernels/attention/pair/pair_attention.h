@@ -12,6 +12,7 @@ struct PairLogit {
   const void* attn;  // of GATv2: (heads, dim)
   float linear;
   float absolute;  // of GATv2
+  float ratio;     // of GATv2: linear / absolute
   float slope;     // of GATv2: linear - absolute, as it was given
 };
 

@@ -86,6 +86,7 @@ struct PairArgs {
   const void* key;        // of the columns
   const void* value;      // of the columns
   PairLogit logit;
+  float* key_logits;  // of GATv2, (columns, heads): linear * <attn, key>; null: logits come in one part
 
   Precise out;                 // (destinations, heads, dim)
   float* lse;                  // (destinations, heads)
@@ -121,6 +122,10 @@ struct PairShape {
 // Rows that a pass gathers for an edge: the column's key, and its value if that is another row.
 constexpr HALFGNN_HOST_DEVICE bool keys_are_values(PairScore score, PairPass pass) {
   return score == PairScore::kLeaky && pass != PairPass::kSources;
+}
+// Whether logits of destinations may come in two parts: of GATv2 in half precision, one vector a lane.
+constexpr bool splits_logits(PairScore score, int64_t element_bytes, int repeat) {
+  return score == PairScore::kLeaky && element_bytes == 2 && repeat == 1;
 }
 constexpr int rows_per_edge(PairScore score, PairPass pass) { return keys_are_values(score, pass) ? 1 : 2; }
 

@@ -2,9 +2,10 @@
 //
 // Each of them names a class. A lane holds a part of the row's own key in one of them.
 //
-//   Score<T, kVector, kRepeat>                   kRepeat vectors of the own row (lanes/score_dot.cuh, score_leaky.cuh)
+//   Score<T, kVector, kRepeat, kSplits>          kRepeat vectors of the own row (lanes/score_dot.cuh, score_leaky.cuh)
 //     load(args, own_row, vectors)               reads the own row
 //     own(r), .widen(args, j)                    the r-th vector, and two of its elements in fp32, as `add` takes them
+//     first()                                    what a lane's sum starts from
 //     add(own, key, sum)                         adds the part of a logit that two elements of a key make
 //     logit(args, sum)                           what sums are of the logit
 //     add_gradient(is_first, factor, rows, u, r, sum)  adds what edge u adds to the gradient of the own key, where
@@ -22,18 +23,18 @@ namespace halfgnn::cuda {
 
 template <typename T, int kVector, int kRepeat>
 class DotLaneScore;
-template <typename T, int kVector, int kRepeat>
+template <typename T, int kVector, int kRepeat, bool kSplits>
 class LeakyLaneScore;
 
 struct Dot {
   static constexpr PairScore kScore = PairScore::kDot;
-  template <typename T, int kVector, int kRepeat>
+  template <typename T, int kVector, int kRepeat, bool /*kSplits*/>
   using OnLanes = DotLaneScore<T, kVector, kRepeat>;
 };
 struct Leaky {
   static constexpr PairScore kScore = PairScore::kLeaky;
-  template <typename T, int kVector, int kRepeat>
-  using OnLanes = LeakyLaneScore<T, kVector, kRepeat>;
+  template <typename T, int kVector, int kRepeat, bool kSplits>
+  using OnLanes = LeakyLaneScore<T, kVector, kRepeat, kSplits>;
 };
 
 }  // namespace halfgnn::cuda

@@ -18,7 +18,6 @@ struct PairConfig {
   static constexpr int kRepeat = kVectorsPerLane;
   static constexpr bool kTiled = kIsTiled;
   static constexpr PairScore kScore = ScoreOf::kScore;
-  using Score = typename ScoreOf::template OnLanes<T, kVector, kRepeat>;
   using Terms = EdgesOf;
   using Edges = typename EdgesOf::template OnLanes<PairConfig>;
   using Row = Fragment<T, kVector>;  // one of the kRepeat parts of a row that a lane holds
@@ -38,6 +37,17 @@ struct PairConfig {
   static constexpr bool kHasSigns = kHasRecords && kScore == PairScore::kLeaky;
   static constexpr bool kHasEdgeProducts = Terms::kHasProducts && kWritesProducts;
   static constexpr bool kTwoRows = rows_per_edge(kScore, kPass) == 2;
+  // Logits of GATv2 in two parts (score_leaky.cuh), and the own row widened once, into shared memory (own_row.cuh), in
+  // place of its runs (sums.cuh). Not where edges add to keys; where a lane has several vectors it takes too many
+  // registers.
+  static constexpr bool kSplits = splits_logits(kScore, sizeof(T), kRepeat) && keys_are_values(kScore, kPass) &&
+                                  !kReadsRecords && (!Terms::kHasTerms || Terms::kHasBias);
+  using Score = typename ScoreOf::template OnLanes<T, kVector, kRepeat, kSplits>;
+
+  // Whether products and addresses stay as they are written. Elsewhere that takes registers that there are not (dot
+  // attention's passes to sources), or more instructions than the compiler's own form (floats, rows that edges add).
+  static constexpr bool kKeepsProducts =
+      sizeof(T) == 2 && (kScore == PairScore::kDot ? kForward || kToDestinations : kSplits || kReadsRecords);
 
   static constexpr int kElements = kRepeat * kVector;
   static constexpr int kLaneBytes = kElements * static_cast<int>(sizeof(T));
@@ -46,7 +56,9 @@ struct PairConfig {
   // Sums of a row: of values first, if there are any, and of keys last.
   static constexpr int kSums = (kSumsValues ? 1 : 0) + (kSumsKeys ? 1 : 0);
   static constexpr int kKeySum = kSums - 1;
-  static constexpr bool kRunsAreShared = !kIsWide;
+  static constexpr bool kRunsAreShared = !kIsWide && !kSplits;
+  // Sums of halves, whose own rounding is larger by far than that of a run: edges join it one by one.
+  static constexpr bool kJoinsAtOnce = kSplits || (kReadsRecords && sizeof(T) == 2 && kScore == PairScore::kLeaky);
   static constexpr int kWarps = pair_warps(Terms::kTakesTurns);
   static constexpr int kThreads = kWarps * kWarpSize;
 

@@ -12,6 +12,7 @@ struct PairFactors {
   float value[kEdges];
   float key[kEdges];
   float owned_key[kEdges];           // that of those that it owns, for their records
+  float key_logit[kEdges];           // of the columns of those that it owns: PairArgs::key_logits
   float bias[kEdges];                // what those that it owns add to their logits
   DestinationRecord record[kEdges];  // of the destinations of those that it owns
 };

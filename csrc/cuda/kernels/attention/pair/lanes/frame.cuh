@@ -37,7 +37,11 @@ class PairFrame {
   static constexpr int kRepeat = Config::kRepeat;
   static constexpr int kUnroll = Config::kUnroll;
 
-  __device__ explicit PairFrame(const PairArgs& args) : args(args), work(args.layout, slice(args), lane()) {}
+  __device__ explicit PairFrame(const PairArgs& args)
+      : args(args),
+        work(args.layout, slice(args), lane()),
+        log2_lanes_(kKeeps ? as_computed(args.layout.log2_lanes) : 0),
+        owner_offset_(kKeeps ? as_computed(owner() << args.layout.log2_groups()) : 0) {}
 
   const PairArgs& args;
   const HeadLane work;
@@ -59,6 +63,7 @@ class PairFrame {
   __device__ static uint32_t num_warps(const PairArgs& args) { return args.blocks_per_slice * Config::kWarps; }
 
   __device__ int log2_groups() const { return args.layout.log2_groups(); }
+  __device__ int log2_lanes() const { return kKeeps ? log2_lanes_ : args.layout.log2_lanes; }
   __device__ int64_t statistic_at(uint32_t row) const {
     return static_cast<int64_t>(row) * args.layout.heads + work.read(args.layout);
   }
@@ -92,11 +97,12 @@ class PairFrame {
   }
 
   // Lanes of a head that own one edge each of a batch of kUnroll. If heads have fewer lanes, every lane owns all.
-  __device__ int log2_owners() const { return args.layout.log2_lanes >= log2_ceil(kUnroll) ? log2_ceil(kUnroll) : 0; }
+  __device__ int log2_owners() const { return log2_lanes() >= log2_ceil(kUnroll) ? log2_ceil(kUnroll) : 0; }
   __device__ int owner() const { return lane() & ((1 << log2_owners()) - 1); }
   // Edge i of those that the lane owns.
   template <class Batch>
   __device__ int owned_place(const Batch& batch, int i) const {
+    if (kKeeps && Batch::kOwned < Batch::kEdges) return batch.start + owner_offset_ + work.group;
     return place(batch, Batch::kOwned == Batch::kEdges ? i : owner());
   }
   // Of the lanes that own the same edges, the one that writes what they have.
@@ -112,7 +118,7 @@ class PairFrame {
   __device__ void sum_up(const Batch&, float (&parts)[Batch::kEdges]) const {
     constexpr int kEdges = Batch::kEdges;
     if constexpr (Batch::kOwned == 1) {
-      sum_over_head(parts, args.layout.log2_lanes, lane());
+      sum_over_head<(kEdges > 1 && Config::kKeepsProducts)>(parts, log2_lanes(), lane());
     } else {
 #pragma unroll
       for (int step = 0; step < log2_ceil(kEdges) - 1; ++step) {  // others have enough lanes
@@ -131,7 +137,8 @@ class PairFrame {
     const float own = factors[0];
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
-      factors[u] = __shfl_sync(kFullMask, own, (lane() & ~(kEdges - 1)) | u);
+      factors[u] = Config::kKeepsProducts ? __shfl_sync(kFullMask, own, u, kEdges)
+                                          : __shfl_sync(kFullMask, own, (lane() & ~(kEdges - 1)) | u);
     }
   }
 
@@ -168,6 +175,13 @@ class PairFrame {
       for (int i = 0; i < kCount; ++i) values[i] += __shfl_xor_sync(kFullMask, values[i], 1 << bit);
     }
   }
+
+ private:
+  // In registers of their own where there are some left: compared, values of a launch take two instructions, and what
+  // is made of several is worked out anew in each batch.
+  static constexpr bool kKeeps = Config::kForward && Config::kSplits;
+  const int log2_lanes_;
+  const int owner_offset_;  // of the place of the edge that the lane owns, if it owns one
 };
 
 }  // namespace halfgnn::cuda

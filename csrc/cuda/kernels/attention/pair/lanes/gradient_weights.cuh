@@ -43,6 +43,9 @@ class GradientWeights : public PairWeights<Config> {
   // To sources: the records of the destinations, which are the columns, of the edges that a lane owns.
   template <class Owned, class Factors>
   __device__ void load(const Owned& owned, Factors& factors) const {
+    Base::load_key_logits(owned, factors);
+    // Not only when dots are done: the compiler keeps loads that are not read-only before this.
+    if constexpr (Config::kSplits) __syncwarp();
     if constexpr (!Config::kToDestinations) {
 #pragma unroll
       for (int i = 0; i < Owned::kOwned; ++i) {
@@ -56,7 +59,7 @@ class GradientWeights : public PairWeights<Config> {
   // From a lane's parts of dots to the factors of all edges. Returns what the sums so far are multiplied by.
   template <class Owned, class Factors>
   __device__ float weigh(const Owned& owned, const Edges& edges, Factors& factors) {
-    frame_.sum_up(owned, factors.key);
+    Base::sum_up_logits(owned, factors);
     frame_.sum_up(owned, factors.value);
     edges.add_to_logits(owned, factors);
 #pragma unroll

@@ -30,7 +30,7 @@ class PairLane {
 
  public:
   // Of a block, in arrays of one element per thread.
-  struct Shared {
+  struct Shared : PairOwnRow<Config>::Shared {
     typename Sums::Totals totals;
     typename Weights::Shared weights;
   };
@@ -43,6 +43,7 @@ class PairLane {
       : frame_(args),
         ids_{0, 0},
         ids_begin_(~0u),
+        own_(shared),
         records_(frame_),
         edges_(frame_, edges),
         weights_(frame_, shared.weights),
@@ -110,14 +111,16 @@ class PairLane {
       const auto num_edges = static_cast<uint32_t>(rows.num_edges);
       if (begin >= num_edges) return;
       const uint32_t lane = frame_.lane(), position = begin + lane < num_edges ? begin + lane : num_edges - 1;
-      ids_.column = id_at(args().columns, position);
-      if (reads_edges()) ids_.edge = id_at(args().edge_ids, position);
+      // Where there are edges there are columns. Backward, it takes a register to know.
+      ids_.column = id_at<!kForward>(args().columns, position);
+      if (reads_edges()) ids_.edge = id_at<true>(args().edge_ids, position);
     }
   }
   // Of GATv2, whose passes have no register left for the size of an id, which ChunkIds::load keeps from chunk to chunk:
   // a load for each type.
+  template <bool kMayBePositions>
   static __device__ uint32_t id_at(const Ids& ids, uint32_t position) {
-    if (ids.data == nullptr) return position;
+    if (kMayBePositions && ids.data == nullptr) return position;
     if (ids.is_int64) return static_cast<uint32_t>(__ldcs(static_cast<const long long*>(ids.data) + position));
     return static_cast<uint32_t>(__ldcs(static_cast<const int*>(ids.data) + position));
   }
@@ -178,6 +181,9 @@ class PairLane {
       own_.find_dots(args(), rows, factors);
       edges_.add_dots(batch, rows, factors);
       const float rescale = of_owned([&](const auto& owned) { return weights_.weigh(owned, edges_, factors); });
+      if constexpr (kForward && Config::kJoinsAtOnce) {
+        if (weights_.rose) sums_.rescale(rescale);
+      }
       sums_.add(rows, factors, rescale, own_.score());
       edges_.add_sums(rows, factors, rescale);
       if constexpr (Config::kWritesRecords) {
@@ -205,13 +211,18 @@ class PairLane {
     }
 #pragma unroll
     for (int u = 0; u < Batch::kEdges; ++u) {
-      const uint64_t row = static_cast<uint64_t>(columns[u]) * (args().row_elements * static_cast<uint32_t>(sizeof(T)));
+      const uint64_t row = offset_of(columns[u]);
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) {
         if constexpr (kReadsKeys<kStep>) rows.keys[u][r] = Row::load(key_[r] + row);
         if constexpr (kReadsValues<kStep>) rows.values[u][r] = Row::load(value_[r] + row);
       }
     }
+  }
+  // Of a column's row.
+  __device__ uint64_t offset_of(uint32_t column) const {
+    const uint32_t bytes = args().row_elements * static_cast<uint32_t>(sizeof(T));
+    return Config::kKeepsProducts ? wide_product(column, bytes) : uint64_t{column} * bytes;
   }
   // Rows of places past the last edge, which were read as that edge, become 0.
   template <PairStep kStep, class Batch>
@@ -275,7 +286,7 @@ class PairLane {
       }
       if (!frame_.writes_rows() || r >= vectors.count) continue;
       const uint32_t at = vectors.index[r] * kVector;
-      own_.score().finish(args(), factor_sum, r, keys, product);
+      own_.finish(args(), factor_sum, r, keys, product);
       products_.add(r, at, product);
       if constexpr (Config::kOwnKeyIsValue) {
 #pragma unroll

@@ -1,6 +1,8 @@
 // What a lane of GATv2's and dot attention's kernel holds of its row's own key and value, and its parts of the dots
-// that are made of them.
+// that are made of them. Where logits are split (config.cuh), the row is widened once, into shared memory.
 #pragma once
+
+#include <type_traits>
 
 #include "rows.cuh"
 
@@ -14,8 +16,24 @@ class PairOwnRow {
   static constexpr int kRepeat = Config::kRepeat;
   static constexpr bool kReadsOwnValue = Config::kReadsOwnValue;
   static constexpr int kWidth = kPairWidth<kVector>;
+  static constexpr bool kIsShared = Config::kSplits;
+  static constexpr int kAccess = 4;
+  static constexpr int kPairs = kVector / 2, kQuads = kReadsOwnValue ? kVector / kAccess : 0;
+  struct alignas(kAccess * sizeof(float)) Access {
+    float value[kAccess];
+  };
+  struct Widened {
+    Access own[kPairs + kQuads][Config::kThreads];
+  };
+  struct Nothing {};
 
  public:
+  // Of a block, in fp32: what pairs of elements of a key meet, then quads of elements of the value. A lane reads what
+  // it wrote.
+  using Shared = std::conditional_t<kIsShared, Widened, Nothing>;
+
+  __device__ explicit PairOwnRow(Shared& shared) : shared_(shared) {}
+
   __device__ void load(const PairArgs& args, uint32_t row, const HeadVectors<kRepeat>& vectors) {
     num_parts_ = vectors.count;
     const uint64_t first = static_cast<uint64_t>(row) * (args.row_elements * static_cast<uint32_t>(sizeof(Element)));
@@ -24,8 +42,10 @@ class PairOwnRow {
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) {
         value_[r] = Row::load(static_cast<const char*>(args.own_value) + first + vectors.index[r] * Row::kBytes);
+        if constexpr (Config::kSplits) value_[r].keep_if(r < vectors.count);
       }
     }
+    if constexpr (kIsShared) share(args);
   }
   __device__ const Score& score() const { return score_; }
 
@@ -40,20 +60,85 @@ class PairOwnRow {
                             PairFactors<kEdges>& dots) const {
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
-      float key_parts[kEdges] = {}, value_parts[kEdges] = {};
+      float key_parts[kEdges], value_parts[kEdges] = {};
+#pragma unroll
+      for (int u = 0; u < kEdges; ++u) key_parts[u] = r == 0 ? score_.first() : 0.f;
       add_parts(args, rows, r, key_parts, value_parts);
 #pragma unroll
       for (int u = 0; u < kEdges; ++u) {
-        const float key_part = r < num_parts_ ? score_.logit(args, key_parts[u]) : 0.f;
-        const float value_part = r < num_parts_ ? value_parts[u] : 0.f;
+        const float key_part = Config::kSplits || r < num_parts_ ? score_.logit(args, key_parts[u]) : 0.f;
+        const float value_part = Config::kSplits || r < num_parts_ ? value_parts[u] : 0.f;
         dots.key[u] = r == 0 ? key_part : dots.key[u] + key_part;
         dots.value[u] = r == 0 ? value_part : dots.value[u] + value_part;
       }
     }
   }
 
+  // Turns the sum over edges into the gradient of the own key: Score::finish.
+  __device__ void finish(const PairArgs& args, float factor_sum, int r, float (&sum)[kVector],
+                         float (&product)[kVector]) const {
+    if constexpr (kIsShared) {
+      float own[kVector], attn[kVector];
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const Access access = shared_.own[j][threadIdx.x];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          own[2 * j + i] = access.value[i];
+          attn[2 * j + i] = access.value[2 + i];
+        }
+      }
+      Score::finish(args, factor_sum, own, attn, sum, product);
+    } else {
+      score_.finish(args, factor_sum, r, sum, product);
+    }
+  }
+
  private:
   using Element = typename Config::Element;
+
+  __device__ void share(const PairArgs& args) {
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      const auto own = score_.own(0).widen(args, j);
+      shared_.own[j][threadIdx.x] = {own.key[0], own.key[1], own.absolute[0], own.absolute[1]};
+    }
+    if constexpr (kReadsOwnValue) {
+      float values[kVector];
+      value_[0].widen(values);
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        const float* const quad = values + q * kAccess;
+        shared_.own[kPairs + q][threadIdx.x] = {quad[0], quad[1], quad[2], quad[3]};
+      }
+    }
+  }
+  // Elements j * kWidth ... of the own key, as Score::add takes them, and of the own value.
+  template <class OwnKey>
+  __device__ auto own_pair(const PairArgs& args, const OwnKey& own_key, int j) const {
+    if constexpr (kIsShared) {
+      const Access access = shared_.own[j][threadIdx.x];
+      typename Score::Own own;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        own.key[i] = access.value[i];
+        own.absolute[i] = access.value[kWidth + i];
+      }
+      return own;
+    } else {
+      return own_key.widen(args, j);
+    }
+  }
+  __device__ void own_value_pair(const Row& own_row, int j, float (&values)[kWidth]) const {
+    if constexpr (kIsShared) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        values[i] = shared_.own[kPairs + kWidth * j / kAccess][threadIdx.x].value[kWidth * j % kAccess + i];
+      }
+    } else {
+      widen_some(own_row, j, values);
+    }
+  }
 
   template <int kEdges>
   __device__ void add_parts(const PairArgs& args, const PairRows<Config, kEdges>& rows, int r,
@@ -63,10 +148,10 @@ class PairOwnRow {
     if constexpr (kReadsOwnValue) own_row = as_new(value_[r]);
 #pragma unroll
     for (int j = 0; j < kVector / kWidth; ++j) {
-      const auto own = own_key.widen(args, j);
+      const auto own = own_pair(args, own_key, j);
       float own_value[kWidth];
       if constexpr (kReadsOwnValue) {
-        widen_some(own_row, j, own_value);
+        own_value_pair(own_row, j, own_value);
       } else {
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) own_value[i] = own.key[i];
@@ -85,6 +170,7 @@ class PairOwnRow {
     }
   }
 
+  Shared& shared_;
   Score score_;
   Row value_[kReadsOwnValue ? kRepeat : 1];
   int num_parts_;  // that may enter a dot

@@ -27,6 +27,7 @@ class DotLaneScore {
       return own;
     }
   };
+  static __device__ float first() { return 0.f; }
   __device__ OwnRow own(int r) const { return {as_new(own_[r])}; }
 
   __device__ static void add(const Own& own, const float (&key)[kWidth], float& sum) {

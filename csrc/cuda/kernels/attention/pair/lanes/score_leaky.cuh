@@ -3,8 +3,13 @@
 // LeakyReLU(z) = linear * z + absolute * |z| with linear = (1 + slope) / 2 and absolute = (1 - slope) / 2: both sums
 // take one multiply-add per element. Its derivative takes two values, so that a sum over edges of factor *
 // LeakyReLU'(z) is slope * sum of factors + (1 - slope) * sum of the factors of edges with a positive z.
+//
+// Where logits are split, the linear half leaves the loop: linear * <attn, own key> + linear * <attn, key> is one
+// number of the row and one of the column (PairArgs::key_logits), both summed in fp32. What is left of an edge is
+// absolute * sum of attn * |z|, of which `absolute` multiplies the whole sum, once.
 #pragma once
 
+#include "../../../core/heads.cuh"
 #include "rows.cuh"
 
 namespace halfgnn::cuda {
@@ -33,6 +38,19 @@ constexpr HALFGNN_HOST_DEVICE int sign_bit(int i) {
   return kVector < 2 ? 0 : i / 2 + i % 2 * (kVector / 2);
 }
 
+// sum += x if the bit is set. Of bit 0 the compiler makes a comparison beside the mask.
+inline __device__ void add_if(uint32_t bits, int bit, float x, float& sum) {
+#ifdef __CUDA_ARCH__
+  if (bit == 0) {
+    asm("{.reg .pred p; .reg .b32 b; and.b32 b, %1, 1; setp.ne.u32 p, b, 0; @p add.f32 %0, %0, %2;}"
+        : "+f"(sum)
+        : "r"(bits), "f"(x));
+    return;
+  }
+#endif
+  if ((bits >> bit & 1) != 0) sum += x;
+}
+
 // Signs of a vector: the bits of the elements with x + y > 0. What other bits are does not matter.
 template <typename T, int kVector>
 __device__ uint32_t signs_of_sum(const Fragment<T, kVector>& x, const Fragment<T, kVector>& y) {
@@ -56,7 +74,7 @@ __device__ uint32_t signs_of_sum(const Fragment<T, kVector>& x, const Fragment<T
   return signs;
 }
 
-template <typename T, int kVector, int kRepeat>
+template <typename T, int kVector, int kRepeat, bool kSplits>
 class LeakyLaneScore {
  public:
   using Row = Fragment<T, kVector>;
@@ -66,8 +84,21 @@ class LeakyLaneScore {
     for (int r = 0; r < kRepeat; ++r) {
       own_[r] = Row::load(own_row + vectors.index[r] * Row::kBytes);
       attn_[r] = Row::load(static_cast<const char*>(args.logit.attn) + vectors.index[r] * Row::kBytes);
+      if constexpr (kSplits) attn_[r].keep_if(r < vectors.count);
+    }
+    if constexpr (kSplits) {
+      first_ = 0.f;
+#pragma unroll
+      for (int r = 0; r < kRepeat; ++r) {
+        float own[kVector];
+        own_[r].widen(own);
+        first_ = add_dot(own, attn_[r], first_);
+      }
+      first_ *= args.logit.ratio;
     }
   }
+  // The lane's part of linear * <attn, own key>, before `absolute` multiplies it.
+  __device__ float first() const { return kSplits ? first_ : 0.f; }
 
   static constexpr int kWidth = kPairWidth<kVector>;
   struct Own {
@@ -86,7 +117,7 @@ class LeakyLaneScore {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         own.linear[i] = args.logit.linear * weight[i];
-        own.absolute[i] = args.logit.absolute * weight[i];
+        own.absolute[i] = kSplits ? weight[i] : args.logit.absolute * weight[i];
       }
       return own;
     }
@@ -97,7 +128,7 @@ class LeakyLaneScore {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       const float z = own.key[i] + key[i];
-      sum = fmaf(own.linear[i], z, sum);
+      if constexpr (!kSplits) sum = fmaf(own.linear[i], z, sum);
       sum = fmaf(own.absolute[i], fabsf(z), sum);
     }
   }
@@ -110,8 +141,11 @@ class LeakyLaneScore {
     if constexpr (Rows::kHasSigns) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        if (is_first) sum[i] = 0.f;
-        if (is_positive(rows.signs[u], i)) sum[i] += factor;
+        if (is_first) {
+          sum[i] = is_positive(rows.signs[u], i) ? factor : 0.f;
+        } else {
+          add_if(rows.signs[u], sign_bit<kVector>(i), factor, sum[i]);
+        }
       }
     } else {
       const auto keys = bits_as<Elements>(rows.keys[u][r].word), own = bits_as<Elements>(own_[r].word);
@@ -152,6 +186,10 @@ class LeakyLaneScore {
     float own[kVector], attn[kVector];
     own_[r].widen(own);
     attn_[r].widen(attn);
+    finish(args, factor_sum, own, attn, sum, product);
+  }
+  static __device__ void finish(const PairArgs& args, float factor_sum, const float (&own)[kVector],
+                                const float (&attn)[kVector], float (&sum)[kVector], float (&product)[kVector]) {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       const float gradient = fmaf(1.f - args.logit.slope, sum[i], args.logit.slope * factor_sum);
@@ -168,6 +206,7 @@ class LeakyLaneScore {
 
   Row own_[kRepeat];
   Row attn_[kRepeat];
+  float first_;
 };
 
 }  // namespace halfgnn::cuda

@@ -1,6 +1,7 @@
 // A lane's sums of factor * row over the edges of a row, for GATv2 and dot attention.
 //
-// Edges of a batch are summed first, batches in a run, and runs in a total (core/running_sum.cuh).
+// Edges of a batch are summed first, unless they join the run at once, batches in a run, and runs in a total
+// (core/running_sum.cuh).
 #pragma once
 
 #include "../../../core/running_sum.cuh"
@@ -77,6 +78,7 @@ class PairSums {
   static constexpr int kVector = Config::kVector;
   static constexpr int kRepeat = Config::kRepeat;
   static constexpr bool kForward = Config::kForward;
+  static constexpr bool kAtOnce = Config::kJoinsAtOnce;
 
  public:
   using SharedRuns = typename Runs::Shared;
@@ -106,7 +108,7 @@ class PairSums {
     return left > kWarpSize && ((left - 1) & run_mask) < kWarpSize;
   }
 
-  // sums = rescale * sums + factors * rows
+  // sums = rescale * sums + factors * rows. Where edges join runs at once, `rescale` is left to the caller.
   template <int kEdges>
   __device__ void add(const PairRows<Config, kEdges>& rows, const PairFactors<kEdges>& factors, float rescale,
                       const Score& score) {
@@ -114,21 +116,40 @@ class PairSums {
     for (int r = 0; r < kRepeat; ++r) {
       float batch[kVector];
       if constexpr (Config::kSumsValues) {
+        if constexpr (kAtOnce) runs_.load(0, r, batch);
 #pragma unroll
         for (int u = 0; u < kEdges; ++u) {
           float row[kVector];
           rows.widen_value(u, r, row);
 #pragma unroll
           for (int i = 0; i < kVector; ++i) {
-            batch[i] = u == 0 ? factors.value[u] * row[i] : fmaf(factors.value[u], row[i], batch[i]);
+            batch[i] = u == 0 && !kAtOnce ? factors.value[u] * row[i] : fmaf(factors.value[u], row[i], batch[i]);
           }
         }
-        join_run(0, r, rescale, batch);
+        end_batch(0, r, rescale, batch);
       }
       if constexpr (Config::kSumsKeys) {
+        // Otherwise the compiler begins with these sums, which wait for records, before all rows are in flight.
+        if constexpr (kAtOnce && Config::kReadsRecords) __syncwarp();
+        if constexpr (kAtOnce) runs_.load(Config::kKeySum, r, batch);
 #pragma unroll
-        for (int u = 0; u < kEdges; ++u) score.add_gradient(u == 0, factors.key[u], rows, u, r, batch);
-        join_run(Config::kKeySum, r, 1.f, batch);
+        for (int u = 0; u < kEdges; ++u) score.add_gradient(u == 0 && !kAtOnce, factors.key[u], rows, u, r, batch);
+        end_batch(Config::kKeySum, r, 1.f, batch);
+      }
+    }
+  }
+
+  // sums = factor * sums, of a run
+  __device__ void rescale(float factor) {
+#pragma unroll
+    for (int s = 0; s < Config::kSums; ++s) {
+#pragma unroll
+      for (int r = 0; r < kRepeat; ++r) {
+        float sum[kVector];
+        runs_.load(s, r, sum);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) sum[i] *= factor;
+        runs_.store(s, r, sum);
       }
     }
   }
@@ -166,7 +187,9 @@ class PairSums {
   __device__ void load(int s, int r, float (&sum)[kVector]) const { runs_.load(s, r, sum); }
 
  private:
-  __device__ void join_run(int s, int r, float rescale, const float (&batch)[kVector]) {
+  // batch: the sum of its edges or, where they join the run at once, of the run.
+  __device__ void end_batch(int s, int r, float rescale, const float (&batch)[kVector]) {
+    if constexpr (kAtOnce) return runs_.store(s, r, batch);
     float sum[kVector];
     runs_.load(s, r, sum);
 #pragma unroll

@@ -20,7 +20,12 @@ class PairWeights {
   using Edges = typename Config::Edges;
 
  public:
-  __device__ PairWeights(const Frame& frame, uint32_t* dropped) : frame_(frame), dropped_(dropped) {}
+  __device__ PairWeights(const Frame& frame, uint32_t* dropped)
+      : frame_(frame),
+        dropped_(dropped),
+        key_logits_(Config::kSplits ? as_computed(reinterpret_cast<const char*>(frame.args.key_logits +
+                                                                                frame.work.read(frame.args.layout)))
+                                    : nullptr) {}
 
   __device__ void start_tile(int tile) {
     tile_ = tile;
@@ -59,6 +64,32 @@ class PairWeights {
     return Batch::kEdges == Config::kUnroll || frame_.owner() == 0;
   }
 
+  // ---- Logits in two parts, where they come so (score_leaky.cuh), of the edges that a lane owns.
+
+  template <class Owned, class Factors>
+  __device__ void load_key_logits(const Owned& owned, Factors& factors) const {
+    if constexpr (Config::kSplits) {
+#pragma unroll
+      for (int i = 0; i < Owned::kOwned; ++i) {
+        const uint32_t row = __shfl_sync(kFullMask, owned.chunk.column, read_owned(owned, i));
+        const uint32_t bytes = static_cast<uint32_t>(args().layout.heads) * static_cast<uint32_t>(sizeof(float));
+        factors.key_logit[i] = __ldca(reinterpret_cast<const float*>(key_logits_ + wide_product(row, bytes)));
+      }
+    }
+  }
+  // From the lanes' parts of dots, without what the edges add.
+  template <class Owned, class Factors>
+  __device__ void sum_up_logits(const Owned& owned, Factors& factors) const {
+    frame_.sum_up(owned, factors.key);
+    if constexpr (Config::kSplits) {
+      const float absolute = args().logit.absolute;
+#pragma unroll
+      for (int i = 0; i < Owned::kOwned; ++i) {
+        factors.key[i] = fmaf(absolute, factors.key[i], factors.key_logit[i]);
+      }
+    }
+  }
+
   // ---- Dropout.
 
   __device__ int in_warp_mask() const { return (1 << args().layout.log2_heads) - 1; }
@@ -85,6 +116,7 @@ class PairWeights {
   const Frame frame_;
   uint32_t* const
       dropped_;  // of the block, by the edge in the lane's place of a chunk: a bit for each head of the warp
+  const char* const key_logits_;  // of the lane's head, of the first column
   int tile_;
 };
 
@@ -103,6 +135,7 @@ class ForwardWeights : public PairWeights<Config> {
  public:
   using Base::factor_sum;
   using Base::maximum;
+  bool rose;  // the maximum of any lane, with the last batch
   // What a lane rarely needs, in shared memory, beside that of its neighbours.
   struct Shared {
     uint32_t dropped[Config::kThreads];
@@ -111,12 +144,14 @@ class ForwardWeights : public PairWeights<Config> {
 
   __device__ void start_row(const Piece&) { maximum = kLowestLogit; }
   template <class Owned, class Factors>
-  __device__ void load(const Owned&, Factors&) const {}
+  __device__ void load(const Owned& owned, Factors& factors) const {
+    Base::load_key_logits(owned, factors);
+  }
 
   // From a lane's parts of dots to the factors of all edges. Returns what the sums so far are multiplied by.
   template <class Owned, class Factors>
   __device__ float weigh(const Owned& owned, const Edges& edges, Factors& factors) {
-    frame_.sum_up(owned, factors.key);
+    Base::sum_up_logits(owned, factors);
     edges.add_to_logits(owned, factors);
     const float rescale = raise_maximum(owned, factors);
     find_factors(owned, factors);
@@ -158,17 +193,26 @@ class ForwardWeights : public PairWeights<Config> {
       const bool keep = owned.has(frame_.owned_place(owned, i));
       const float weight = keep ? exp_of_difference<T>(factors.key[i] - maximum) : 0.f;
       factor_sum += counts(owned) ? weight : 0.f;
-      factors.value[i] = weight * multiplier(owned, i);
+      factors.value[i] = args().dropout.is_on() ? weight * multiplier(owned, i) : weight;
     }
   }
   template <class Owned, class Factors>
   __device__ float raise_maximum(const Owned& owned, const Factors& factors) {
-    float raised = maximum;
+    float raised = kLowestLogit;
 #pragma unroll
     for (int i = 0; i < Owned::kOwned; ++i) {
       const bool keep = owned.has(frame_.owned_place(owned, i));
-      raised = fmaxf(raised, keep ? factors.key[i] : kLowestLogit);
+      if (Owned::kFull && Owned::kOwned == 1) {
+        raised = factors.key[i];
+      } else {
+        raised = fmaxf(raised, keep ? factors.key[i] : kLowestLogit);
+      }
     }
+    if constexpr (Config::kKeepsProducts) {
+      rose = __any_sync(kFullMask, raised > maximum);
+      if (!rose) return 1.f;  // as of most batches
+    }
+    raised = fmaxf(raised, maximum);
     if constexpr (Owned::kOwned < Owned::kEdges) {
 #pragma unroll
       for (int step = 0; step < log2_ceil(Owned::kEdges); ++step) {
