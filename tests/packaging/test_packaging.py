@@ -344,7 +344,7 @@ def test_unknown_settings_start_no_build():
 def test_unknown_choice_of_kernels_is_refused(value):
     with pytest.raises(ImportError, match=f"^HALFGNN_TENSOR_CORES is {value}; expected 0 or 1, or no value"):
         _library.check_settings({"HALFGNN_TENSOR_CORES": value})
-    with pytest.raises(ImportError, match="^HALFGNN_DOT_PHASES is 0; expected 1 or 2, or no value"):
+    with pytest.raises(ImportError, match=r"^HALFGNN_DOT_PHASES is 0; expected 1 or 2, or no value"):
         _library.check_settings({"HALFGNN_DOT_PHASES": "0"})
     for known in ({}, {"HALFGNN_TENSOR_CORES": "0"}, {"HALFGNN_DOT_PHASES": "2"}):
         assert _library.check_settings(known) is None
