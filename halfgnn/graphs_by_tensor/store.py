@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -116,10 +116,11 @@ class Topology:
         self.bounds: list[tuple[int, int]] | None = None  # the smallest and the largest id of each row
         self.is_sorted: bool | None = None  # of an index; None: not known yet
         self.num_values = 0  # of what was to go along the edges, or by the index, before
-        # Columns of the edge_index by which messages went before, with their state and topology.
-        self.selections: list[tuple[Tensor, Any, Topology]] = []
-        # Of such columns until their content is looked at: the edge_index's topology, and its number of edges.
-        self.selected_from: tuple[Topology, int] | None = None
+        # Columns of the edge_index by which messages went before, and which of them were asked for last.
+        self.selections: list[_Selection] = []
+        self.last_selection = 0
+        # Of such columns until their content is looked at: the edge_index's topology, its number of edges, and what selected them.
+        self.selected_from: tuple[Topology, int, tuple[Tensor, Any] | None] | None = None
 
     def graph(self, key: Any, make: Callable[[], Graph]) -> Graph:
         """The Graph of this key, which is made at its first use, of ordinary tensors."""
@@ -129,6 +130,22 @@ class Topology:
                 g = make()._for_all_streams()
             _put_last(self.graphs, key, g)
         return g
+
+
+class _Selection(NamedTuple):
+    """Columns of an edge_index. by: the mask or index that selected them, and its state; None if it is too large to be held."""
+
+    columns: Tensor
+    state: Any
+    topology: Topology
+    by: tuple[Tensor, Any] | None
+
+    def is_by(self, mask: Tensor) -> bool:
+        """Whether an equal mask or index selected them, and neither it nor they were modified in place."""
+        if self.by is None or self.by[0].dtype is not mask.dtype or self.by[0].shape != mask.shape:
+            return False
+        by, state = self.by
+        return state_of(by) == state and state_of(self.columns) == self.state and _are_equal(by, mask)
 
 
 def _put_last(values: dict[Any, Any], key: Any, value: Any) -> None:
@@ -222,24 +239,61 @@ def share_graphs(edge_index: Tensor, how: Any, result: Tensor) -> None:
     known.put(result, derived[how])
 
 
-def note_selection(edge_index: Tensor, columns: Tensor) -> None:
-    """Lets some columns of edge_index share the graphs of others of the same content, in case messages will go by them.
+def note_selection(edge_index: Tensor, by: Tensor, columns: Tensor) -> None:
+    """Lets the columns of edge_index that a mask or index selected share the graphs of others of the same content, in case messages
+    will go by them.
 
     So a module that selects the edges of a relation at every call does not sort them at every call.
     """
     if not edge_index.is_inference() and not columns.is_inference():
         topology = Topology()
-        topology.selected_from = topology_of(edge_index), edge_index.shape[1]
+        # Not a mask that takes more memory than the columns.
+        is_held = not by.is_inference() and by.numel() * by.element_size() <= columns.numel() * columns.element_size()
+        held = (by, state_of(by)) if is_held else None
+        topology.selected_from = topology_of(edge_index), edge_index.shape[1], held
         known.put(columns, topology)
 
 
-def _of_content(columns: Tensor, origin: Topology, num_edges: int) -> Topology:
+def selected_before(edge_index: Tensor, by: Tensor) -> Tensor | None:
+    """The columns of edge_index by which messages went before, if an equal mask or index selected them; not to be modified.
+
+    A module asks for those of one relation after another: the next ones are compared first.
+    """
+    topology = known.get(edge_index)
+    selections = () if topology is None else topology.selections
+    if topology is None or not selections or by.is_inference():
+        return None
+    count = len(selections)
+    for step in range(count):
+        place = (topology.last_selection + 1 + step) % count
+        found = selections[place] if place < len(selections) else None  # another thread may have dropped some
+        if found is not None and found.is_by(by):
+            topology.last_selection = place
+            return found.columns
+    return None
+
+
+def _are_equal(mask: Tensor, other: Tensor) -> bool:
+    """Whether two masks or indices of the same shape are equal. Masks are compared eight entries at a time: PyTorch compares
+    booleans one by one."""
+    if mask.dtype is not torch.bool or not mask.stride() == other.stride() == (1,):
+        return torch.equal(mask, other)
+    whole = mask.shape[0] // 8 * 8
+    parts = [(x[:whole], x[whole:]) for x in (mask, other)]
+    (first, rest), (other_first, other_rest) = parts
+    if any(address_of(x) % 8 for x in (first, other_first)):
+        return torch.equal(mask, other)
+    return torch.equal(first.view(torch.int64), other_first.view(torch.int64)) and torch.equal(rest, other_rest)
+
+
+def _of_content(columns: Tensor, origin: Topology, num_edges: int, by: tuple[Tensor, Any] | None) -> Topology:
     """The topology of columns that were selected. The last ones are cached, as many as to hold each edge SELECTED times."""
-    for other, state, topology in origin.selections:
-        if other.shape == columns.shape and state == state_of(other) and torch.equal(other, columns):
-            return topology
+    for other in origin.selections:
+        same = other.columns.shape == columns.shape and other.state == state_of(other.columns)
+        if same and torch.equal(other.columns, columns):
+            return other.topology
     topology = Topology()
-    origin.selections.append((columns, state_of(columns), topology))
-    while sum(other.shape[1] for other, *_ in origin.selections) > SELECTED * num_edges:
+    origin.selections.append(_Selection(columns, state_of(columns), topology, by))
+    while sum(other.columns.shape[1] for other in origin.selections) > SELECTED * num_edges:
         origin.selections.pop(0)
     return topology

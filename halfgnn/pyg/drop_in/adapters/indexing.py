@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ....common.autograd import snapshot
+from ....common.caching import is_captured
 from ....common.precision import HALF
 from ....drop_in.checkpoint import is_checkpointed
 from ....drop_in.compiled import is_between_graphs, is_compiled, leave_out
@@ -20,7 +21,8 @@ from ....drop_in.gate import Reason, mode_reason
 from ....drop_in.wrappers import calling_package, inline
 from ....expressions.propagation import Propagation
 from ....expressions.rows import has_gradient_in_half, in_fp32, rows_in_fp32
-from ....graphs_by_tensor.store import is_known, note_selection
+from ....graphs_by_tensor.made_once import shared_copy
+from ....graphs_by_tensor.store import is_heard_of, is_known, note_selection, selected_before
 from .. import relations, thresholds
 from ..accounts import fell_back
 from ..call import current_edges
@@ -34,6 +36,7 @@ from ..size import Size, has_gradient, may_share, weighed_rows
 LEFT_ALONE = frozenset(("torch", "torch_geometric", "halfgnn", ""))
 _ALL = slice(None)
 _INTEGERS = (torch.int64, torch.int32)
+_SELECTING = (torch.bool, torch.int64)  # dtypes of masks and indices
 
 
 @inline
@@ -45,8 +48,9 @@ def getitem(original: Callable[..., Any]) -> Callable[..., Any]:
         kind = type(index)
         if kind is tuple:
             if len(index) == 2 and type(index[1]) is type(self) is Tensor and not self.requires_grad:
-                columns = original(self, index)
-                return columns if left_alone() and not between_graphs() else _selected(columns, self, index)
+                if left_alone() and not between_graphs():
+                    return original(self, index)
+                return _selected(original, self, index)
         elif kind is Tensor and index.dim() == 1 and index.dtype is torch.int64 and (self.dim() > 1 or self.is_cuda):
             if left_alone():
                 return original(self, index)
@@ -142,20 +146,24 @@ def _embedding(
     return original(input, weight, *options) if rows is None else rows
 
 
-def _selected(columns: Any, x: Tensor, index: tuple[Any, Tensor]) -> Any:
-    """Columns of an edge_index."""
+def _selected(original: Callable[..., Any], x: Tensor, index: tuple[Any, Tensor]) -> Any:
+    """Columns of an edge_index: those that an equal mask selected before, as copies on write."""
     is_edge_index = x.dim() == 2 and x.shape[0] == 2 and x.dtype in _INTEGERS and x.layout == torch.strided
+    if not is_edge_index or type(index[0]) is not slice or index[0] != _ALL or index[1].dim() != 1:
+        return original(x, index)
+    is_by_mask = index[1].dtype in _SELECTING and index[1].device == x.device
+    if is_by_mask and is_heard_of(x) and mode_reason() is None and not is_captured(x.device):
+        columns = selected_before(x, index[1])
+        if columns is not None:
+            return shared_copy(columns)
+    columns = original(x, index)
     if (
-        is_edge_index
-        and type(index[0]) is slice
-        and index[0] == _ALL
-        and index[1].dim() == 1
-        and type(columns) is Tensor
+        type(columns) is Tensor
         and columns.shape[1] > thresholds.FEW // thresholds.USUAL_WIDTH
         and may_share(x)
         and mode_reason() is None
     ):
-        note_selection(x, columns)
+        note_selection(x, index[1], columns)
     return columns
 
 

@@ -1,0 +1,94 @@
+"""Columns of an edge_index that a mask selects at every call, under halfgnn.pyg.patch(): they are selected once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_geometric.nn as theirs
+
+import halfgnn.pyg
+from halfgnn.graphs_by_tensor import store
+from halfgnn.pyg.drop_in.adapters import indexing
+from tests import support
+from tests.pyg.test_patch_modules import NUM_EDGES as EDGES
+from tests.pyg.test_patch_modules import NUM_NODES, WIDTH, assert_same, edges, randn
+
+pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
+FEW = 3  # relations, of which the last two have no edge
+
+
+def types():
+    return torch.arange(EDGES) % 5 // 4 * FEW
+
+
+def along(conv, x, edge_index, edge_type, relation):
+    """A sum along the columns of a relation, as programs write it."""
+    return conv(x, edge_index[:, edge_type == relation])
+
+
+def test_an_equal_mask_selects_the_same_columns(monkeypatch):
+    """The second selection reads nothing of the edges; what it returns may be modified."""
+    conv, x, edge_index, edge_type = theirs.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges(), types()
+    expected = [along(conv, x, edge_index, edge_type, i) for i in range(FEW)]
+    copies = []
+    make = indexing.shared_copy
+    monkeypatch.setattr(indexing, "shared_copy", lambda y: copies.append(y) or make(y))
+    with halfgnn.pyg.accelerate():
+        for count in range(3):
+            copies.clear()
+            assert_same([along(conv, x, edge_index, edge_type, i) for i in range(FEW)], expected)
+            assert len(copies) == (FEW - 2 if count else 0)  # two relations have no edge
+        selected = edge_index[:, edge_type == 0]
+        selected += 1
+        assert_same([along(conv, x, edge_index, edge_type, 0)], expected[:1])
+        order = torch.arange(EDGES).flip(0)
+        for _ in range(2):
+            assert_same([conv(x, edge_index[:, order])], [conv(x, edge_index)])
+            assert torch.equal(edge_index[:, order], edge_index.flip(1))
+
+
+@pytest.mark.parametrize("written", ["edge_index", "edge_type", "mask", "columns"])
+def test_selections_after_a_change_in_place(written):
+    conv, x, edge_index, edge_type = theirs.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges(), types()
+    with halfgnn.pyg.accelerate():
+        mask = edge_type == 0
+        columns = edge_index[:, mask]
+        conv(x, columns)
+        {"edge_index": edge_index, "edge_type": edge_type, "mask": mask, "columns": columns}[written].copy_(
+            {
+                "edge_index": edge_index.flip(0),
+                "edge_type": edge_type.flip(0),
+                "mask": mask.flip(0),
+                "columns": columns.flip(0),
+            }[written]
+        )
+        for at in (mask, edge_type == 0, (edge_type == 0).flip(0)):
+            src, dst = edge_index
+            expected = torch.stack([src[at.nonzero().view(-1)], dst[at.nonzero().view(-1)]])
+            selected = edge_index[:, at]
+            assert torch.equal(selected, expected)
+            actual = conv(x, selected)
+            assert_same([actual], [torch.zeros_like(x).index_add_(0, expected[1], x[expected[0]])])
+
+
+def test_a_large_mask_is_not_held():
+    conv, x, edge_index = theirs.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges()
+    mask = torch.zeros(EDGES, dtype=torch.bool)
+    mask[:2] = True
+    with halfgnn.pyg.accelerate():
+        conv(x, edge_index[:, mask])
+    (selection,) = store.topology_of(edge_index).selections
+    assert selection.by is None
+
+
+@pytest.mark.parametrize("count", [1, 8, 13, 64, 67])
+def test_masks_are_compared_whole(count):
+    """Also those that do not begin at a multiple of eight bytes, or whose entries are apart."""
+    base = torch.rand(2 * count + 3, generator=torch.Generator().manual_seed(count)) < 0.5
+    for mask in (base[:count], base[3 : 3 + count], base[: 2 * count : 2]):
+        for other in (mask.clone(), base.clone()[: 2 * count : 2].copy_(mask)):
+            assert store._are_equal(mask, other)
+            for place in {0, count // 2, count - 1}:
+                changed = other.clone()
+                changed[place] = not changed[place]
+                assert not store._are_equal(mask, changed)
