@@ -128,6 +128,8 @@ class _Reduction:
             node, edge = _by_side(value.sum, 1 - self.row)
             if weight is None and node is not None and node.x.dim() == edge.x.dim():
                 return self._gspmm("relu_add", node.x, edge.x, is_part)
+            if weight is None:
+                return self._of_rectified(value, is_part)
         elif isinstance(value, Combined):
             out = self._of_combined(value, weight, is_part)
             if out is not None:
@@ -168,6 +170,32 @@ class _Reduction:
         if op in ("mul", "div"):
             return self._of_product(op, first, second, weight, is_part)
         return None
+
+    def _of_rectified(self, value: Rectified, is_part: bool) -> Tensor:
+        """A node of the result reads its own summand once for all of its edges, whose sums are not materialized."""
+        first, second = value.sum.first, value.sum.second
+        for x, y in ((first, second), (second, first)):
+            if isinstance(x, Rows) and x.side == self.row:
+                g, edge = self._in_order(y, x.x.shape[1:])
+                if isinstance(edge, Tensor) and edge.shape == (g.num_edges, *x.x.shape[1:]):
+                    return self._gspmm("relu_add", x.x, edge, is_part, destinations(g))
+                value = Rectified(Combined("add", x, Rows(EDGES, edge)))
+                break
+        return self._of_rows(Rows(EDGES, self.evaluation.tensor_of(value)), None, is_part)
+
+    def _in_order(self, value: Value, shape: torch.Size) -> tuple[Graph, Tensor]:
+        """The value of each edge (E, *), and a Graph with edge data in that order: by destination, if both ends make the value in
+        that shape, and nothing has the order of the edges."""
+        g = self._graph()
+        if isinstance(value, Combined):
+            ends = {x.side: x.x for x in (value.first, value.second) if isinstance(x, Rows)}
+            if ends.keys() == {0, 1} and ends[0].shape[1:] == ends[1].shape[1:] == shape:
+                g = by_destination(g)
+                x, y = (snapshot(part.x) for part in (value.first, value.second))  # type: ignore[union-attr]
+                sides = ["v" if part.side == self.row else "u" for part in (value.first, value.second)]  # type: ignore[union-attr]
+                routed[f"gsddmm:{sides[0]}_{value.op}_{sides[1]}"] += 1
+                return g, ops.gsddmm(g, value.op, x, y, *sides)
+        return g, self.evaluation.tensor_of(value)
 
     def _is_split(self, value: Combined, weight: Tensor | None) -> bool:
         """Whether two sums are reduced for less than the sums of two: weighted, or of what all edges of a node have alike."""
@@ -262,3 +290,25 @@ def _incidence(g: Graph) -> Graph:
     indptr, indices, edge_ids = g.csc()
     ids = torch.arange(g.num_edges, dtype=indices.dtype, device=g.device) if edge_ids is None else edge_ids
     return Graph(g.num_edges, g.num_dst, csc=(indptr, ids, edge_ids))
+
+
+def destinations(g: Graph) -> Graph:
+    """The graph of the same edges from the node in which each ends to that node. It is cached with the graph."""
+    return g.cached("_destinations", _destinations)
+
+
+def _destinations(g: Graph) -> Graph:
+    indptr, indices, edge_ids = g.csc()
+    nodes = torch.arange(g.num_dst, dtype=indices.dtype, device=g.device)
+    side = indptr, nodes.repeat_interleave(indptr.diff(), output_size=g.num_edges), edge_ids
+    return Graph(g.num_dst, g.num_dst, csc=side, csr=side)
+
+
+def by_destination(g: Graph) -> Graph:
+    """The graph with edge data in the order of destinations. It is cached with the graph."""
+    return g if g.csc().edge_ids is None else g.cached("_by_destination", _by_destination)
+
+
+def _by_destination(g: Graph) -> Graph:
+    indptr, indices, _ = g.csc()
+    return Graph(g.num_src, g.num_dst, csc=(indptr, indices, None))

@@ -127,7 +127,7 @@ def _maps(func: Any, args: Any, kwargs: Any) -> Op | None:
     if not isinstance(message, Expression):
         return None
     if message.row is None:
-        name = _RECTIFIED.get((func, message.name))
+        name = _RECTIFIED.get((func, message.name)) or (_rectified(message) if func is _aten.relu.default else None)
         if name is None:
             return None
     elif message.num_rows > message.shape[message.edge_dim]:
@@ -142,6 +142,13 @@ def _maps(func: Any, args: Any, kwargs: Any) -> Op | None:
     keeps = func not in (_aten._to_copy.default, _aten.clone.default, _aten.neg.default)
     strides, row = strides_like(message, kwargs.get("memory_format")), message.row
     return Op(func, args, kwargs, name, message, message.shape, dtype, row, message.num_rows, strides, keeps=keeps)
+
+
+def _rectified(message: Expression) -> str | None:
+    """The name of relu of a sum of rows of one side and of what both sides make, as FiLM's; None if it is read at once."""
+    if not isinstance(message, Op) or message.name != "u_add_v" or BINARY.get(message.func) != "add":
+        return None
+    return "u_relu_add_v" if [x.row for x in message.args].count(None) == 1 else None
 
 
 def _views(func: Any, args: Any, kwargs: Any) -> Op | None:

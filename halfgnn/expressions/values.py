@@ -44,6 +44,7 @@ from .expression import (
 from .rows import gathered_rows
 
 EDGES, ALL = "edges", "all"
+RECTIFIED = "u_relu_add_e", "u_relu_add_v"  # names of relu of a sum
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mul": torch.mul,
     "add": torch.add,
@@ -73,7 +74,7 @@ class Combined:
 
 @dataclass(frozen=True, slots=True)
 class Rectified:
-    """relu of the sum of a node's rows and an edge's."""
+    """relu of the sum of a node's rows and of others."""
 
     sum: Combined
 
@@ -137,7 +138,7 @@ class Evaluation:
         if x.func is WHERE:
             return Rows(EDGES, x.func(*(self._formed_operand(y, x) for y in x.args)))
         inner = self.of(x.args[0])
-        if x.name == "u_relu_add_e" and isinstance(inner, Combined):
+        if x.name in RECTIFIED and isinstance(inner, Combined):
             return Rectified(inner)
         if x.func is SUM:
             summed = self._dot(inner, x) if is_over_last(x) else None
