@@ -28,6 +28,7 @@ from .adapters import (
     index_add,
     indexing,
     propagate,
+    relational,
     scatter,
     sizes,
     softmax,
@@ -62,6 +63,7 @@ TABLE = [
     Row(nn.GATConv, "forward", attention_modules.gat_conv, "fuse"),
     Row(nn.GATv2Conv, "forward", attention_modules.gatv2_conv, "fuse"),
     Row(nn.TransformerConv, "forward", attention_modules.transformer_conv, "fuse"),
+    Row(nn.RGCNConv, "forward", relational.rgcn_conv, "fuse"),
     Row(nn.EdgeConv, "forward", edge_networks.edge_conv, "fuse"),
     Row(schnet.CFConv, "forward", edge_networks.cf_conv, "fuse"),
     Row(nn.MessagePassing, "_set_jittable_templates", generated.set_templates),
@@ -94,10 +96,11 @@ def patch(
 
     Args:
         fuse: None runs attention as one operator wherever that computes the same numbers faster: GATConv, GATv2Conv and
-            TransformerConv of torch_geometric.nn, and what messages write out, in evaluation or without dropout. True does so
-            with dropout too, whose random numbers are then halfgnn's, and always; it runs large EdgeConvs and SchNet's CFConvs on
-            ops.edge_network, which keeps nothing per edge; and rows that a program takes itself, by a row of an edge_index, are not
-            materialized if they are only combined and summed. False keeps all steps, of which each can be read.
+            TransformerConv of torch_geometric.nn, and what messages write out, in evaluation or without dropout; and it reduces all
+            relations of an RGCNConv at once. True fuses attention with dropout too, whose random numbers are then halfgnn's, and
+            always; it runs large EdgeConvs and SchNet's CFConvs on ops.edge_network, which keeps nothing per edge; and rows that a
+            program takes itself, by a row of an edge_index, are not materialized if they are only combined and summed. False keeps
+            all steps, of which each can be read.
         half: under autocast gather and return messages' sums in autocast's dtype, also those that torch_geometric keeps in fp32:
             features that no layer has projected, and products with fp32 weights. Such features take half the memory, and are
             rounded at each of the layers that only propagate (LightGCN, LabelPropagation, CorrectAndSmooth).

@@ -1,0 +1,148 @@
+"""Wrapper of the forward of torch_geometric's RGCNConv: its relations are reduced at once, and multiplied at once.
+
+torch_geometric selects the edges of one relation after another, reduces each into a row per node, and multiplies it. Here one
+reduction makes the rows of all relations of a node, side by side (N, relations * in), and one product reads them. If there are more
+pairs of a relation and a node than edges, only those that have an edge are reduced and multiplied, as halfgnn.pyg.RGCNConv does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import RGCNConv as TheirRGCNConv
+
+from .... import ops
+from ....common.precision import HALF, autocasts, computed_type, without_autocast
+from ....drop_in.gate import Reason, index_reason, mode_reason, tracing_reason
+from ....expressions.propagation import Propagation
+from ....graph import Graph
+from ....graphs_by_tensor.edge_index import graph_of
+from ....graphs_by_tensor.index import bounds_of
+from ....graphs_by_tensor.made_once import made_once
+from ....graphs_by_tensor.pairs import with_pairs
+from ....graphs_by_tensor.store import topology_at, topology_of
+from ....nn.relation_pairs import pairs_of
+from ....nn.typed_linear import typed_linear
+from ...modules.base import ONE_PASS, options_reason, reduction_of
+from ...modules.rgcn_conv import RGCNConv
+from ..accounts import fell_back, routed
+from ..call import module_reason, plain
+from ..gate import ids_reason, rows_reason
+from ..options import ON
+from ..size import Size, weighed
+from .attention_modules import Original, as_module, pair_of, topology_reason
+
+
+def rgcn_conv(original: Original, self: Any, x: Any, edge_index: Any, edge_type: Any = None) -> Any:
+    """``torch_geometric.nn.RGCNConv.forward``."""
+    if isinstance(self, RGCNConv):
+        return original(self, x, edge_index, edge_type)
+    reason = _reason(self, x, plain(edge_index), edge_type)
+    if reason is not None:
+        fell_back["fused:RGCNConv", reason] += 1
+        return original(self, x, edge_index, edge_type)
+    routed["fused:RGCNConv"] += 1
+    x_src, x_dst = pair_of(x)
+    return _forward(self, x_src, x_dst, plain(edge_index), edge_type)
+
+
+def _reason(conv: Any, x: Any, edge_index: Any, edge_type: Any) -> str | None:
+    """Why a call falls back to PyG's forward; None if it does not. Calls for which PyG would raise fall back too."""
+    x_src, x_dst = x if type(x) is tuple and len(x) == 2 else (x, x)
+    if not isinstance(x_src, Tensor) or x_src.dim() != 2:
+        return Reason.NO_MATRIX
+    # The size is asked before anything is read or kept of the edges.
+    reason = tracing_reason() or topology_reason(edge_index)
+    if reason is not None:
+        return reason
+    size = Size(weighed(edge_index.shape[1] * x_src.shape[1], x_src), torch.is_grad_enabled())
+    if size.is_below_limit():
+        return Reason.FEW_VALUES
+    reason = mode_reason(may_be_watched=True)
+    if reason is not None:
+        return reason
+    if not size.pays_for(edge_index):
+        return Reason.FIRST_USES_OF_EDGE_INDEX
+    reason = (
+        module_reason(conv) or options_reason(conv, TheirRGCNConv, ONE_PASS) or _features_reason(conv, (x_src, x_dst))
+    )
+    if reason is not None:
+        return reason
+    if "parametrizations" in conv._modules:
+        return Reason.PARAMETRIZED
+    reason = index_reason(edge_index, x_src) or index_reason(edge_type, x_src)
+    if reason is not None:
+        return reason
+    if edge_type.shape != edge_index.shape[1:] or edge_type.is_inference() or edge_index.is_inference():
+        return Reason.ROWS_OF_EDGES if edge_type.shape != edge_index.shape[1:] else Reason.INFERENCE_MODE
+    edges = Propagation(edge_index, [])
+    reason = ids_reason(edges, 0, x_src.shape[0]) or ids_reason(edges, 1, x_dst.shape[0])
+    if reason is not None:
+        return reason
+    low, high = bounds_of(topology_at(edge_type), edge_type)
+    return Reason.IDS_OUT_OF_RANGE if low < 0 or high >= conv.num_relations else None
+
+
+def _features_reason(conv: Any, pair: tuple[Any, Any]) -> str | None:
+    widths = conv.in_channels_l, None if conv.root is None else conv.root.shape[0]
+    for part, width in zip(pair, widths):
+        if not isinstance(part, Tensor) or part.dim() != 2:
+            return Reason.NO_MATRIX
+        reason = rows_reason(part)
+        if reason is not None:
+            return reason
+        if width not in (None, part.shape[1]):
+            return Reason.ANOTHER_WIDTH
+        if part.device != conv.weight.device or type(conv.weight) is not nn.Parameter:
+            return Reason.NO_WEIGHT
+        if part.dtype is not conv.weight.dtype and not autocasts(part.device):
+            return f"{part.dtype} with {conv.weight.dtype}"
+    return None
+
+
+def _forward(conv: Any, x_src: Tensor, x_dst: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+    features = x_src.to(computed_type(x_src)) if ON.half else x_src
+    is_dense = conv.num_relations * x_dst.shape[0] <= edge_index.shape[1]
+    out = (_of_all_pairs if is_dense else _of_edges)(conv, features, x_dst.shape[0], edge_index, edge_type)
+    # PyG adds relations up in a tensor of this type.
+    out = (
+        out if ON.half and autocasts(out.device) else out.to(torch.promote_types(out.dtype, torch.get_default_dtype()))
+    )
+    if conv.root is not None:
+        out = out + x_dst @ conv.root
+    return out if conv.bias is None else out + conv.bias
+
+
+def _of_all_pairs(conv: Any, x: Tensor, num_dst: int, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+    """The sum over relations, of a row for each pair of a destination and a relation."""
+    num_relations, weight = conv.num_relations, conv.weight
+
+    def make() -> tuple[Tensor]:
+        return (with_pairs(edge_index, 1, edge_index[1], edge_type, num_relations),)
+
+    (pairs,) = made_once(topology_of(edge_index), ("pairs", topology_at(edge_type), num_relations), make)
+    rows = _reduced(conv, graph_of(pairs, x.shape[0], num_dst * num_relations), x)
+    if conv.num_blocks is not None:
+        blocks = rows.view(num_dst, num_relations, *weight.shape[1:3]).permute(2, 0, 1, 3).flatten(2)
+        return torch.bmm(blocks, weight.transpose(0, 1).flatten(1, 2)).transpose(0, 1).flatten(1)
+    if conv.num_bases is not None:
+        weight = conv.comp @ weight.view(conv.num_bases, -1)
+    return rows.view(num_dst, -1) @ weight.reshape(-1, conv.out_channels)
+
+
+def _of_edges(conv: Any, x: Tensor, num_dst: int, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+    """The same, of a row for each pair that has an edge."""
+    pairs = pairs_of(graph_of(edge_index, x.shape[0], num_dst), edge_type, conv.num_relations)
+    blocks = as_module(RGCNConv, conv)._blocks(_reduced(conv, pairs.into, x))
+    parts = [typed_linear(part, pairs.ends, weight) for part, weight in blocks]
+    rows = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+    with without_autocast(x.device):
+        out_dtype = torch.float32 if rows.dtype in HALF and not ON.half else None
+        return ops.gspmm(pairs.out_of, "copy_lhs", "sum", rows, None, out_dtype=out_dtype)
+
+
+def _reduced(conv: Any, g: Graph, x: Tensor) -> Tensor:
+    with without_autocast(x.device):
+        return ops.gspmm(g, "copy_lhs", str(reduction_of(conv.aggr_module)), x, None)
