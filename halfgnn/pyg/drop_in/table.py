@@ -25,9 +25,11 @@ from .adapters import (
     edge_index,
     edge_networks,
     generated,
+    groups,
     index_add,
     indexing,
     propagate,
+    reached,
     relational,
     scatter,
     sizes,
@@ -49,6 +51,7 @@ TABLE = [
     Row("torch_geometric.utils", "add_remaining_self_loops", edge_index.self_loops),
     Row("torch_geometric.utils", "get_laplacian", edge_index.laplacian),
     Row("torch_geometric.nn.conv.gcn_conv", "gcn_norm", edge_index.gcn_norm),
+    Row("torch_geometric.nn.conv.hetero_conv", "group", groups.group),
     Row("torch_geometric.utils.num_nodes", "maybe_num_nodes", sizes.num_nodes),
     Row(nn.aggr.Aggregation, "__call__", sizes.aggregation),
     Row(nn.GraphNorm, "forward", sizes.norm),
@@ -64,6 +67,8 @@ TABLE = [
     Row(nn.GATv2Conv, "forward", attention_modules.gatv2_conv, "fuse"),
     Row(nn.TransformerConv, "forward", attention_modules.transformer_conv, "fuse"),
     Row(nn.RGCNConv, "forward", relational.rgcn_conv, "fuse"),
+    Row(nn.SAGEConv, "forward", reached.sage_conv, "fuse"),
+    Row(nn.GraphConv, "forward", reached.graph_conv, "fuse"),
     Row(nn.EdgeConv, "forward", edge_networks.edge_conv, "fuse"),
     Row(schnet.CFConv, "forward", edge_networks.cf_conv, "fuse"),
     Row(nn.MessagePassing, "_set_jittable_templates", generated.set_templates),
@@ -96,11 +101,11 @@ def patch(
 
     Args:
         fuse: None runs attention as one operator wherever that computes the same numbers faster: GATConv, GATv2Conv and
-            TransformerConv of torch_geometric.nn, and what messages write out, in evaluation or without dropout; and it reduces all
-            relations of an RGCNConv at once. True fuses attention with dropout too, whose random numbers are then halfgnn's, and
-            always; it runs large EdgeConvs and SchNet's CFConvs on ops.edge_network, which keeps nothing per edge; and rows that a
-            program takes itself, by a row of an edge_index, are not materialized if they are only combined and summed. False keeps
-            all steps, of which each can be read.
+            TransformerConv of torch_geometric.nn, and what messages write out, in evaluation or without dropout. It reduces all
+            relations of an RGCNConv at once, and does not multiply rows of SAGEConv and GraphConv that no edge reaches. True fuses
+            attention with dropout too, whose random numbers are then halfgnn's, and always; it runs large EdgeConvs and SchNet's
+            CFConvs on ops.edge_network, which keeps nothing per edge; and rows that a program takes itself, by a row of an
+            edge_index, are not materialized if they are only combined and summed. False keeps all steps, of which each can be read.
         half: under autocast gather and return messages' sums in autocast's dtype, also those that torch_geometric keeps in fp32:
             features that no layer has projected, and products with fp32 weights. Such features take half the memory, and are
             rounded at each of the layers that only propagate (LightGCN, LabelPropagation, CorrectAndSmooth).

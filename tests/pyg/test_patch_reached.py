@@ -1,0 +1,143 @@
+"""SAGEConv and GraphConv of torch_geometric under halfgnn.pyg.patch(), where edges reach few nodes; and sums over edge types."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+import torch_geometric.nn as theirs
+
+import halfgnn.pyg
+from halfgnn.pyg.drop_in import thresholds
+from tests import support
+from tests.pyg.test_patch_modules import WIDTH, assert_same, check, made, randn, routed, run
+
+pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
+NODES, REACHED, EDGES = 40, 9, 60
+SAVED = "products of reached nodes"
+
+
+@pytest.fixture(autouse=True)
+def _any_product(monkeypatch):
+    monkeypatch.setattr(thresholds, "FEW_UNREACHED_VALUES", 1)
+    monkeypatch.setattr(thresholds, "PRODUCTS_SAVED", 1)
+
+
+def edges(num_src=NODES, num_reached=REACHED):
+    """Unsorted. No edge twice; one of the first nodes, and those behind num_reached, have no in-edges."""
+    ids = torch.randperm(num_src * num_reached, generator=torch.Generator().manual_seed(0))[:EDGES]
+    dst = ids // num_src
+    return torch.stack([ids % num_src, torch.where(dst == 2, num_reached - 1, dst)])
+
+
+def weights():
+    return randn(EDGES, seed=7).abs() + 0.1
+
+
+LAYERS = {  # name: (constructor, further arguments)
+    "SAGE": (lambda: theirs.SAGEConv(WIDTH, 5), []),
+    "SAGE sum": (lambda: theirs.SAGEConv(WIDTH, 5, aggr="sum"), []),
+    "SAGE max": (lambda: theirs.SAGEConv(WIDTH, 5, aggr="max", normalize=True), []),
+    "SAGE without bias": (lambda: theirs.SAGEConv(WIDTH, 5, bias=False), []),
+    "SAGE without root": (lambda: theirs.SAGEConv(WIDTH, 5, root_weight=False), []),
+    "SAGE without both": (lambda: theirs.SAGEConv(WIDTH, 5, root_weight=False, bias=False), []),
+    "GraphConv": (lambda: theirs.GraphConv(WIDTH, 5), []),
+    "GraphConv weighted": (lambda: theirs.GraphConv(WIDTH, 5, aggr="mean"), [weights]),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_only_reached_nodes_are_multiplied(name):
+    make, further = LAYERS[name]
+    conv, x = made(make), randn(NODES, WIDTH, seed=1)
+    check(conv, [x], edges(), *(arg() for arg in further), fuse=None)
+    assert SAVED in routed()
+    halfgnn.pyg.reset_stats()
+    check(conv, [x], edges(num_reached=NODES), *(arg() for arg in further), fuse=None)
+    assert SAVED not in routed()
+
+
+@pytest.mark.parametrize("kind", [theirs.SAGEConv, theirs.GraphConv])
+def test_bipartite(kind):
+    conv = made(lambda: kind((WIDTH, 6), 5))
+    check(conv, [randn(20, WIDTH, seed=1), randn(NODES, 6, seed=2)], edges(20), fuse=None)
+    assert SAVED in routed()
+
+
+@pytest.mark.parametrize("kind", ["float32", "autocast", "bfloat16"])
+def test_dtypes_are_torch_geometrics(kind):
+    conv, x = made(lambda: theirs.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
+    truth = run(conv, [x], edges())
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    conv, x = conv.to(dtype), x.to(dtype)
+    with torch.autocast("cpu", torch.bfloat16) if kind == "autocast" else contextlib.nullcontext():
+        expected = run(conv, [x], edges())
+        with halfgnn.pyg.accelerate():
+            actual = run(conv, [x], edges())
+    assert SAVED in routed()
+    for mine, upstream, right in zip(actual, expected, truth, strict=True):
+        assert mine.dtype is upstream.dtype
+        error, their_error = ((y.double() - right).abs().max() / right.abs().max() for y in (mine, upstream))
+        assert error <= 1.5 * their_error + (1e-6 if kind == "float32" else 8e-3)
+
+
+def test_changes_in_place_are_seen():
+    """Also one that lets edges reach other nodes."""
+    conv, x, edge_index = made(lambda: theirs.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1), edges()
+    with halfgnn.pyg.accelerate():
+        for others in (edges(num_reached=20), edges(num_reached=NODES), edges().flip(0), edges()):
+            conv(x, edge_index)
+            edge_index.copy_(others)
+            actual = conv(x, edge_index)
+            assert_same([actual], [conv(x, others)])
+    assert_same([actual], [conv(x, edge_index)])
+
+
+def test_what_falls_back():
+    conv, x = made(lambda: theirs.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
+    check(conv, [x], torch.empty(2, 0, dtype=torch.int64), fuse=None)
+    check(made(lambda: theirs.SAGEConv(WIDTH, WIDTH, project=True)), [x], edges(), fuse=None)
+    check(made(lambda: theirs.SAGEConv(WIDTH, 5, aggr=["mean", "max"])), [x], edges(), fuse=None)
+    check(made(lambda: theirs.SAGEConv(WIDTH, 5, flow="target_to_source")), [x], edges(), fuse=None)
+    calls = []
+    hooked = made(lambda: theirs.SAGEConv(WIDTH, 5))
+    hooked.lin_l.register_forward_hook(lambda *args: calls.append(args[1][0].shape[0]))
+    check(hooked, [x], edges(), fuse=None)
+    assert calls == [NODES] * 3 and SAVED not in routed()
+    with halfgnn.pyg.accelerate(), pytest.raises((IndexError, RuntimeError)):
+        conv(x[:REACHED], edges())  # sources that are not there
+
+
+def test_results_may_be_modified_in_place():
+    conv, x = made(lambda: theirs.SAGEConv(WIDTH, WIDTH)), randn(NODES, WIDTH, seed=1)
+
+    def forward(y, edge_index):
+        y = y + conv(y, edge_index).relu_()
+        return conv(y, edge_index).tanh_()
+
+    inputs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    expected = forward(inputs[0], edges())
+    expected.sum().backward()
+    with halfgnn.pyg.accelerate():
+        actual = forward(inputs[1], edges())
+        actual.sum().backward()
+    assert_same([actual, inputs[1].grad], [expected, inputs[0].grad])
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean", "max", "min", "cat", None])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_results_of_edge_types_are_added(aggr, dtype):
+    from torch_geometric.nn.conv import hetero_conv
+
+    for count in (1, 2, 3):
+        parts = [randn(4, 3, seed=i).to(dtype).requires_grad_() for i in range(count)]
+        expected = hetero_conv.group(parts, aggr)
+        upstream = randn(*expected.shape, seed=9).to(dtype)
+        with halfgnn.pyg.accelerate():
+            actual = hetero_conv.group(parts, aggr)
+        grads = [torch.autograd.grad(out, parts, upstream, retain_graph=True) for out in (actual, expected)]
+        assert_same([actual, *grads[0]], [expected, *grads[1]])
+        assert all(torch.equal(x, randn(4, 3, seed=i).to(dtype)) for i, x in enumerate(parts))  # unmodified
+    with halfgnn.pyg.accelerate(), pytest.raises((RuntimeError, TypeError)):
+        hetero_conv.group([parts[0], parts[1][:1]], "sum")
