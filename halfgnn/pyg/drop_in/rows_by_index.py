@@ -36,6 +36,12 @@ def graph_by(call: Call) -> Graph:
     return graph_of_index(topology, index, num_rows)
 
 
+def graph_of_groups(call: Call) -> Graph:
+    """The Graph of a batch vector, by which rows are normalized. Raises FallBack if it is not made."""
+    require(call.index_reason() or index_reason(call.index, call.src) or _vector_reason(plain(call.index)))
+    return graph_by(call)
+
+
 def graph_between(call: Call) -> Graph:
     """The Graph of segments that follow one another, from offsets (S + 1,). Raises FallBack if it is not made."""
     if call.kind is None:

@@ -65,17 +65,6 @@ def aggregation(original: Original) -> Original:
 
 
 @inline
-def norm(original: Original) -> Original:
-    """Norms of each graph of a batch."""
-    is_graph, of_groups = is_traced_by_dynamo, sized
-
-    def forward(self: Any, x: Any, batch: Any = None, batch_size: Any = None) -> Any:
-        return original(self, x, batch, of_groups(batch, batch_size) if is_graph() else batch_size)
-
-    return forward
-
-
-@inline
 def hypergraph(original: Original) -> Original:
     """``HypergraphConv.forward``."""
     is_graph, of_groups = is_traced_by_dynamo, sized

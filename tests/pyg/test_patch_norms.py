@@ -1,0 +1,132 @@
+"""Norms of each graph of a batch, and pools that weigh nodes, under halfgnn.pyg.patch(), beside torch_geometric's."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+import torch_geometric.nn as theirs
+from torch import nn
+
+import halfgnn.pyg
+from tests import support
+from tests.pyg.test_patch_modules import WIDTH, assert_same, made, randn, routed, run
+
+pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
+ROWS, GROUPS = 70, 6  # of which one is empty, and one has one row
+NORMS = {
+    "GraphNorm": lambda: theirs.GraphNorm(WIDTH),
+    "InstanceNorm": lambda: theirs.InstanceNorm(WIDTH),
+    "InstanceNorm, affine": lambda: theirs.InstanceNorm(WIDTH, affine=True, eps=1e-3),
+    "LayerNorm": lambda: theirs.LayerNorm(WIDTH),
+    "LayerNorm, plain": lambda: theirs.LayerNorm(WIDTH, affine=False),
+    "PairNorm": lambda: theirs.PairNorm(scale=1.5),
+}
+POOLS = {
+    "Set2Set": lambda: theirs.Set2Set(WIDTH, processing_steps=3),
+    "AttentionalAggregation": lambda: theirs.AttentionalAggregation(nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 5)),
+    "AttentionalAggregation, plain": lambda: theirs.AttentionalAggregation(nn.Linear(WIDTH, 1)),
+}
+LEFT = {
+    "InstanceNorm of running statistics": lambda: theirs.InstanceNorm(WIDTH, track_running_stats=True),
+    "LayerNorm of nodes": lambda: theirs.LayerNorm(WIDTH, mode="node"),
+    "PairNorm of nodes": lambda: theirs.PairNorm(scale_individually=True),
+    "AttentionalAggregation of columns": lambda: theirs.AttentionalAggregation(nn.Linear(WIDTH, WIDTH)),
+}
+
+
+def batch(is_sorted=True):
+    ids = torch.cat([torch.tensor([0]), torch.arange(ROWS - 1) % (GROUPS - 2) + 2])
+    return ids.sort()[0] if is_sorted else ids.flip(0)
+
+
+def module(make):
+    found = made(make)
+    for i, p in enumerate(found.parameters()):
+        nn.init.constant_(p, 0.5) if p.dim() == 0 else p.data.copy_(0.5 * randn(*p.shape, seed=i))
+    return found
+
+
+def names():
+    return {name for name in routed() if name.startswith(("norm:", "pool:"))}
+
+
+@pytest.mark.parametrize("is_sorted", [True, False], ids=["sorted", "unsorted"])
+@pytest.mark.parametrize("name", [*NORMS, *POOLS, *LEFT])
+def test_results_are_torch_geometrics(name, is_sorted):
+    layer, x, index = module({**NORMS, **POOLS, **LEFT}[name]), 3 + randn(ROWS, WIDTH, seed=1), batch(is_sorted)
+    expected = run(layer, [x], index)
+    with halfgnn.pyg.accelerate():
+        for _ in range(2):
+            assert_same(run(layer, [x], index), expected)
+    kind = name.partition(",")[0]
+    assert names() == (set() if name in LEFT else {f"{'norm' if name in NORMS else 'pool'}:{kind}"})
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_second_derivatives(name):
+    layer, x, index = module(NORMS[name]), randn(ROWS, WIDTH, seed=1).requires_grad_(), batch()
+
+    def penalty():
+        out = layer(x, index, GROUPS)
+        (grad,) = torch.autograd.grad(out.pow(3).sum(), x, create_graph=True)
+        inputs = [x, *(p for p in layer.parameters() if p.requires_grad)]
+        return torch.autograd.grad(grad.pow(2).sum(), inputs, allow_unused=True)
+
+    expected = penalty()
+    with halfgnn.pyg.accelerate():
+        actual = penalty()
+    assert names()
+    for a, b in zip(actual, expected, strict=True):
+        assert_same([torch.zeros(()) if a is None else a], [torch.zeros(()) if b is None else b])
+
+
+@pytest.mark.parametrize("name", [*NORMS, *POOLS])
+@pytest.mark.parametrize("kind", ["float32", "autocast", "bfloat16"])
+def test_dtypes_are_torch_geometrics(name, kind):
+    """In half precision they are left to torch_geometric's steps. Features far from 0 have variances that are small beside them."""
+    layer, x, index = module({**NORMS, **POOLS}[name]), 30 + randn(ROWS, WIDTH, seed=1), batch()
+    x = x if kind == "float32" and name in NORMS else x - 30
+    truth = run(layer, [x], index)
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    layer, x = layer.to(dtype), x.to(dtype)
+    with torch.autocast("cpu", torch.bfloat16) if kind == "autocast" else contextlib.nullcontext():
+        expected = run(layer, [x], index)
+        with halfgnn.pyg.accelerate():
+            actual = run(layer, [x], index)
+    assert bool(names()) == (kind != "bfloat16") or kind == "autocast"
+    for mine, upstream, right in zip(actual, expected, truth, strict=True):
+        assert mine.dtype is upstream.dtype and mine.stride() == upstream.stride()
+        error, their_error = ((y.double() - right).abs().max() for y in (mine, upstream))
+        assert error <= 2 * their_error + (1e-5 if kind == "float32" else 2e-2) * (1 + right.abs().max())
+
+
+def test_in_place_changes():
+    layer, x, index = module(NORMS["GraphNorm"]), randn(ROWS, WIDTH, seed=1), batch()
+
+    def step():
+        leaf = x.clone().requires_grad_()
+        features = leaf * 1
+        out = layer(features, index)
+        features += 5  # no backward of torch_geometric's reads it
+        out.relu_().sum().backward()
+        return out.detach(), leaf.grad
+
+    for change in (lambda: None, lambda: index.copy_(batch(False))):
+        change()
+        expected = step()
+        with halfgnn.pyg.accelerate():
+            assert_same(step(), expected)
+    assert names()
+
+
+def test_errors_are_torch_geometrics():
+    layer, x = module(NORMS["GraphNorm"]), randn(ROWS, WIDTH, seed=1)
+    with halfgnn.pyg.accelerate():
+        with pytest.raises(RuntimeError):
+            layer(x, batch(), GROUPS - 1)
+        with pytest.raises(RuntimeError):
+            layer(x[:, :3], batch())
+        empty = layer(x[:0], batch()[:0], 0)
+    assert empty.shape == (0, WIDTH) and not names()
