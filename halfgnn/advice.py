@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .common.arguments import check_number
+from .common.dense import TimedProducts
 from .common.malloc import seconds_per_fresh_page
 from .common.precision import HALF
 from .common.products import multiplies_slowly
@@ -43,14 +44,15 @@ class Setting:
 @dataclass
 class Measured:
     """A setting's step: the median of its milliseconds, their spread (the distance between their quartiles), and of the median the
-    milliseconds in which the system cleared fresh pages (on a CPU, estimated from their number), what its forward saves for its
-    backward in MiB, its loss, and the calls that the drop-in took and left, as stats() of halfgnn.pyg and halfgnn.dgl says them.
-    error: why it did not run."""
+    milliseconds in which the system cleared fresh pages (on a CPU, estimated from their number), those of PyTorch's dense products
+    (on a CPU, without the drop-in), what its forward saves for its backward in MiB, its loss, and the calls that the drop-in took
+    and left, as stats() of halfgnn.pyg and halfgnn.dgl says them. error: why it did not run."""
 
     setting: Setting
     ms: float | None = None
     spread_ms: float = 0.0
     fresh_ms: float | None = None
+    products_ms: float | None = None
     kept_mib: float | None = None
     loss: float | None = None
     stats: dict[str, Any] = field(default_factory=dict)
@@ -101,6 +103,13 @@ class Advice:
         best = self.best
         stats = best.stats or next((m.stats for m in self.measured if m.setting.options is not None and m.stats), {})
         yield from reasons(stats, self.library)
+        plain = self.baseline(best.setting)
+        if plain.ms is not None and plain.products_ms is not None and plain.products_ms > _MOST * plain.ms:
+            share = min(plain.products_ms / plain.ms, 1.0)
+            yield (
+                f"PyTorch's dense products (linear layers, networks on edges, dense attention) take {100 * share:.0f} % of "
+                f"{self.library}'s step: halfgnn runs most of them as they are, which limits what it can gain to {1 / share:.1f} x"
+            )
         if best.setting.options is None or best.ms is None or best.fresh_ms is None:
             return
         if best.fresh_ms > _MUCH * best.ms:
@@ -223,6 +232,7 @@ _OUTCOMES = {
 
 _MODULES = {"torch_geometric": "pyg", "DGL": "dgl"}
 _WIDTH = 36  # of the names of settings
+_MOST = 0.5  # of a step: dense products that limit what can be gained
 _MUCH = 0.1  # of a step: fresh pages that are worth a word
 _TURN = 0.1  # seconds of steps of a setting, at least, before the next one takes its turn
 
@@ -294,6 +304,18 @@ class _Step:
             loss = self.forward(setting)
         del loss
         return kept.mebibytes
+
+
+def _products_ms(step: _Step, setting: Setting) -> float | None:
+    """The milliseconds of dense products in a step without the drop-in; None where they are not known, as on a GPU."""
+    if setting.options is not None or step.device.type != "cpu":
+        return None
+    try:
+        with step.drop_in_of(setting), TimedProducts() as products:
+            step(setting)
+    except Exception:  # of a program that runs under no mode
+        return None
+    return 1e3 * products.seconds
 
 
 def _fresh_pages() -> int:
@@ -405,6 +427,7 @@ def _time(measured: list[Measured], step: _Step, seconds: float, advance: Callab
         times, pages = zip(*steps)
         low, median, high = statistics.quantiles(times, n=4)
         m.ms, m.spread_ms = 1e3 * median, 1e3 * (high - low)
+        m.products_ms = _products_ms(step, m.setting)
         m.fresh_ms = 1e3 * per_page * statistics.median(pages) if step.device.type == "cpu" else None
         advance()
 

@@ -123,6 +123,40 @@ def test_the_spread_of_the_steps(spread_ms, said):
     assert header.split()[2] == "spread" and f"{10 * spread_ms:.0f} %" in first
 
 
+@pytest.mark.parametrize(
+    "products_ms, said", [(None, ""), (4.0, ""), (8.0, "80 % of torch_geometric's step"), (12.0, "100 %")]
+)
+def test_dense_products_limit_what_can_be_gained(products_ms, said):
+    settings = advice.Setting("torch_geometric", None, None), advice.Setting("halfgnn", None, {})
+    measured = [advice.Measured(setting, ms, kept_mib=1.0, loss=1.0) for setting, ms in zip(settings, (10.0, 9.0))]
+    measured[0].products_ms = products_ms
+    text = str(advice.Advice("torch_geometric", measured))
+    assert ("dense products" in text) == bool(said) and said in text
+    assert ("what it can gain to 1.2 x" in text) == (products_ms == 8.0)
+
+
+def test_dense_products_are_timed():
+    class Layers(torch.nn.Module):
+        def __init__(self, *layers):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(layers)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    x = torch.randn(20, 4, 8)
+    for layers, has_products in (
+        ((torch.nn.Linear(8, 8),), True),
+        ((torch.nn.TransformerEncoderLayer(8, 2, 8),), True),
+        ((torch.nn.LayerNorm(8), torch.nn.ReLU()), False),
+    ):
+        step = advice._Step(Layers(*layers), [x], {}, advice._square, None)
+        assert (advice._products_ms(step, advice.Setting("torch_geometric", None, None)) > 0) == has_products
+        assert advice._products_ms(step, advice.Setting("halfgnn", None, {})) is None
+
+
 def test_a_picture_shows_the_ways_from_top_to_bottom(monkeypatch):
     figures = pytest.importorskip("matplotlib.figure")
     drawn = []
