@@ -21,11 +21,7 @@ class PairWeights {
 
  public:
   __device__ PairWeights(const Frame& frame, uint32_t* dropped)
-      : frame_(frame),
-        dropped_(dropped),
-        key_logits_(Config::kSplits ? as_computed(reinterpret_cast<const char*>(frame.args.key_logits +
-                                                                                frame.work.read(frame.args.layout)))
-                                    : nullptr) {}
+      : frame_(frame), dropped_(dropped), key_logits_(Config::kSplits ? first_key_logit(frame) : nullptr) {}
 
   __device__ void start_tile(int tile) {
     tile_ = tile;
@@ -77,6 +73,12 @@ class PairWeights {
       }
     }
   }
+  // Of the lane's head and the first column. Backward, the compiler may work it out anew: sm_100 has no register left.
+  static __device__ const char* first_key_logit(const Frame& frame) {
+    const float* const logit = frame.args.key_logits + frame.work.read(frame.args.layout);
+    const auto* const address = reinterpret_cast<const char*>(logit);
+    return Config::kForward ? as_computed(address) : address;
+  }
   // From the lanes' parts of dots, without what the edges add.
   template <class Owned, class Factors>
   __device__ void sum_up_logits(const Owned& owned, Factors& factors) const {
@@ -116,7 +118,7 @@ class PairWeights {
   const Frame frame_;
   uint32_t* const
       dropped_;  // of the block, by the edge in the lane's place of a chunk: a bit for each head of the warp
-  const char* const key_logits_;  // of the lane's head, of the first column
+  const char* const key_logits_;
   int tile_;
 };
 
