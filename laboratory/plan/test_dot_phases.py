@@ -46,7 +46,7 @@ def test_two_phases_where_separate_operators_were_measured_to_be_faster(planners
         two, (together, dots, values) = planners.dot_phases(h200, *tables.GRAPHS[graph], heads, dim)
         assert two == (gain < 0.9), (graph, heads, dim, gain)
         # The separate operators also wrote and read the weights of edges, in a pass of their own.
-        assert (dots.expected() + values.expected()) / together.expected() == pytest.approx(gain, rel=0.17)
+        assert (dots.expected() + values.expected()) / together.expected() == pytest.approx(gain, rel=0.2)
 
 
 def test_rows_of_few_edges(planners, h200):
