@@ -26,6 +26,11 @@ class TimedProducts(TorchDispatchMode):
         super().__init__()
         self.seconds = 0.0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch would import torch._dynamo, which takes seconds, to keep it from compiling this."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.name().split("::")[-1].split(".")[0]
         if name not in _PRODUCTS or ("softmax" in name and args[0].dim() < 3):
