@@ -20,7 +20,6 @@ SAVED = "products of reached nodes"
 
 @pytest.fixture(autouse=True)
 def _any_product(monkeypatch):
-    monkeypatch.setattr(thresholds, "FEW_UNREACHED_VALUES", 1)
     monkeypatch.setattr(thresholds, "PRODUCTS_SAVED", 1)
 
 

@@ -40,7 +40,6 @@ FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messa
 FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that are PyTorch's
 FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or edge_index that is new, whatever the width
 DOT_STEPS = 2_097_152  # values of dot attention without edges: from here on its steps are faster than one operator
-FEW_UNREACHED_VALUES = 32_768  # values of destinations, of which products are not saved
 PRODUCTS_SAVED = 4_194_304  # multiplications for zeros: as long as to read and sort the edges of a batch
 USUAL_WIDTH = 32  # of messages, for an edge_index that no message has gone along yet
 GPU_SPEED, GPU_ATTENTION_SPEED = 128, 32  # see docs/tuning.md

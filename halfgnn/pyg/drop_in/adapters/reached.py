@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import Parameter
 from torch_geometric import nn
 
 from .... import ops
@@ -34,7 +35,7 @@ from .attention_modules import Original
 
 def sage_conv(original: Original, self: Any, x: Any, edge_index: Any, size: Any = None) -> Any:
     """``torch_geometric.nn.SAGEConv.forward``."""
-    if not _may_save(x, edge_index) or getattr(self, "project", True):
+    if self.project or not _may_save(x, edge_index, self.lin_l):
         return original(self, x, edge_index, size)
     lin_r = self.lin_r if self.root_weight else None
     out = _reached(nn.SAGEConv, self, x, edge_index, None, size, self.lin_l, lin_r)
@@ -48,17 +49,27 @@ def graph_conv(
 ) -> Any:
     """``torch_geometric.nn.GraphConv.forward``."""
     out = None
-    if _may_save(x, edge_index):
+    if _may_save(x, edge_index, self.lin_rel):
         out = _reached(nn.GraphConv, self, x, edge_index, edge_weight, size, self.lin_rel, self.lin_root)
     return original(self, x, edge_index, edge_weight, size) if out is None else out
 
 
-def _may_save(x: Any, edge_index: Any) -> bool:
-    """Whether there are rows to be saved, before anything is read."""
-    if type(edge_index) is not Tensor or edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        return False
+def _may_save(x: Any, edge_index: Any, lin: Any) -> bool:
+    """Whether there may be products to be saved, before anything is read: it is asked at every call, also of small graphs."""
     x_dst = x[1] if isinstance(x, tuple) and len(x) == 2 else x
-    return isinstance(x_dst, Tensor) and x_dst.dim() == 2 and x_dst.numel() >= thresholds.FEW_UNREACHED_VALUES
+    if type(edge_index) is not Tensor or edge_index.dim() != 2 or not isinstance(x_dst, Tensor) or x_dst.dim() != 2:
+        return False
+    weight = lin._parameters.get("weight")
+    if type(weight) is not Parameter or x_dst.shape[0] * weight.numel() < thresholds.PRODUCTS_SAVED:
+        return False
+    topology = known.get(edge_index)
+    bounds = None if topology is None else topology.bounds
+    return bounds is None or _saves(bounds[1][1] + 1, x_dst.shape[0], weight)
+
+
+def _saves(num_reached: int, num_dst: int, weight: Tensor) -> bool:
+    saved = (num_dst - num_reached) * weight.numel()
+    return saved >= thresholds.PRODUCTS_SAVED and 0 < num_reached <= num_dst // 4 * 3
 
 
 def _reached(
@@ -67,7 +78,9 @@ def _reached(
     """The result before it is normalized; None if it falls back to torch_geometric. kind: torch_geometric's class."""
     x_src, x_dst = x if isinstance(x, tuple) else (x, x)
     num_dst, num_edges = x_dst.shape[0], edge_index.shape[1]
-    if isinstance(conv, UpstreamModule) or num_edges == 0 or _call_reason(kind, conv, x_src, x_dst, edge_index, size):
+    if isinstance(conv, UpstreamModule) or edge_index.shape[0] != 2 or num_edges == 0:
+        return None
+    if _call_reason(kind, conv, x_src, x_dst, edge_index, size):
         return None
     layers = [lin] if lin_root is None else [lin, lin_root]
     if not all(is_plain(layer) and _fits(part, layer) for part, layer in zip((x_src, x_dst), layers)):
@@ -75,8 +88,7 @@ def _reached(
     if weight is not None and not _is_weight(weight, x_src, num_edges):
         return None
     num_reached = _num_reached(edge_index)
-    saved = (num_dst - num_reached) * lin.weight.numel()
-    if num_reached <= 0 or saved < thresholds.PRODUCTS_SAVED or num_reached > num_dst // 4 * 3:
+    if not _saves(num_reached, num_dst, lin.weight):
         return None
     edges = Propagation(edge_index, [])
     if ids_reason(edges, 0, x_src.shape[0]) or ids_reason(edges, 1, num_reached):
