@@ -130,3 +130,16 @@ def test_errors_are_torch_geometrics():
             layer(x[:, :3], batch())
         empty = layer(x[:0], batch()[:0], 0)
     assert empty.shape == (0, WIDTH) and not names()
+
+
+@pytest.mark.parametrize("size", [1e-13, 1e13])
+def test_gradients_of_small_and_large_features(size):
+    """The third power of a deviation is out of the range of fp32. There is no eps for the groups that are empty."""
+    layer, x, index = module(lambda: theirs.GraphNorm(WIDTH, eps=0.0)), size * randn(ROWS, WIDTH, seed=1), batch()
+    index = index.clamp(min=2)  # the deviation of a single row is 0
+    truth = run(layer, [x], index)
+    with halfgnn.pyg.accelerate():
+        actual = run(layer.float(), [x.float()], index)
+    assert names()
+    for mine, right in zip(actual, truth, strict=True):
+        assert (mine.double() - right).abs().max() <= 1e-4 * right.abs().max()

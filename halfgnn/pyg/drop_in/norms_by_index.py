@@ -54,7 +54,8 @@ def normalized(
 
 
 def _statistics(x: Tensor, g: Graph, norm: Norm, mean_scale: Tensor | None) -> _Statistics:
-    counts = g.in_degrees().clamp(min=1).to(x.dtype).view(-1, 1)
+    degrees = g.in_degrees().view(-1, 1)
+    counts = degrees.clamp(min=1).to(x.dtype)
     total = ops.gspmm(g, "copy_rhs", "sum", None, x)
     mean = total.sum(1, keepdim=True) / (counts * x.shape[1]) if norm.mean_of_all else total / counts
     shift = mean if mean_scale is None else mean * mean_scale
@@ -62,7 +63,9 @@ def _statistics(x: Tensor, g: Graph, norm: Norm, mean_scale: Tensor | None) -> _
     squares = _sum_of_products(g, centered, centered)
     if norm.variance_of_all:
         squares = squares.sum(1, keepdim=True)
-    return _Statistics(counts, total, mean, shift, (squares / _divisor(norm, counts, x) + norm.eps).rsqrt(), centered)
+    # Groups without rows have no deviation that is 0, whose reciprocal would reach the gradients of parameters.
+    variance = (squares / _divisor(norm, counts, x) + norm.eps).masked_fill(degrees == 0, 1)
+    return _Statistics(counts, total, mean, shift, variance.rsqrt(), centered)
 
 
 def _divisor(norm: Norm, counts: Tensor, x: Tensor) -> Tensor:
@@ -115,7 +118,8 @@ def _gradients(
     of_rstd = of_product * norm.scale if weight is None else of_product * (weight * norm.scale)
     if norm.variance_of_all:
         of_rstd = of_rstd.sum(1, keepdim=True)
-    of_square = of_rstd * rstd.pow(3) * -0.5 / _divisor(norm, counts, grad)
+    # Not by the third power of rstd, which leaves the range of fp32 before the gradient does.
+    of_square = of_rstd * rstd * rstd * rstd * -0.5 / _divisor(norm, counts, grad)
     factor = factor if weight is None else factor * weight
     # The sum of centered rows is that of rows, less what was subtracted from each.
     of_shift = of_grad * factor + 2 * of_square * (total - ctx.g.in_degrees().to(grad.dtype).view(-1, 1) * shift)
