@@ -108,6 +108,28 @@ def test_what_falls_back():
         conv(x[:REACHED], edges())  # sources that are not there
 
 
+@pytest.mark.parametrize("width, bias", [(5, True), (1, False)])
+def test_a_root_layer_of_the_programs(width, bias):
+    conv, x = made(lambda: theirs.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
+    conv.lin_r = made(lambda: theirs.Linear(WIDTH, width, bias=bias))
+    check(conv, [x], edges(), fuse=None)
+    assert SAVED not in routed()
+
+
+class Doubled(theirs.SAGEConv):
+    def propagate(self, edge_index, **kwargs):
+        return 2 * super().propagate(edge_index, **kwargs)
+
+
+def test_a_propagate_of_the_programs():
+    x = randn(NODES, WIDTH, seed=1)
+    check(made(lambda: Doubled(WIDTH, 5)), [x], edges(), fuse=None)
+    conv = made(lambda: theirs.SAGEConv(WIDTH, 5))
+    conv.propagate = lambda edge_index, x, size: x[1] + 1
+    check(conv, [x], edges(), fuse=None)
+    assert SAVED not in routed()
+
+
 def test_results_may_be_modified_in_place():
     conv, x = made(lambda: theirs.SAGEConv(WIDTH, WIDTH)), randn(NODES, WIDTH, seed=1)
 

@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 import torch
+import torch_geometric
 import torch_geometric.nn as theirs
 
 import halfgnn.pyg
@@ -106,3 +107,26 @@ def test_what_falls_back():
 
     check(made(lambda: Negated(WIDTH, 6, FEW)), [x], edges(), types(FEW), fuse=None)
     assert not routed() & AT_ONCE and "fused:RGCNConv" in fell_back()
+
+
+def test_what_programs_change_falls_back():
+    x, fewer, other = randn(NUM_NODES, WIDTH, seed=1), conv_of(FEW), conv_of(FEW)
+    fewer.num_relations = FEW - 1  # edges of the last relation are ignored
+    check(fewer, [x], edges(), types(FEW) % (FEW - 1), fuse=None)
+    other.propagate = lambda edge_index, x, size, edge_type_ptr: x + edge_index.sum()
+    check(other, [x], edges(), types(FEW), fuse=None)
+    assert not routed() & AT_ONCE
+
+
+def test_means_of_all_relations_together(monkeypatch):
+    """torch_geometric's, where pyg_lib multiplies each edge's source."""
+    from halfgnn.compat import pyg_lib
+
+    monkeypatch.setattr(torch_geometric.typing, "WITH_SEGMM", True)
+    monkeypatch.setattr(torch_geometric.nn.conv.rgcn_conv, "pyg_lib", pyg_lib, raising=False)
+    monkeypatch.setattr(torch_geometric.backend, "use_segment_matmul", True)
+    x, counts = randn(NUM_NODES, WIDTH, seed=1), []
+    for name in ("plain", "sum", "bases"):
+        check(conv_of(FEW, name), [x], edges(), types(FEW), fuse=None)
+        counts.append(routed() >= AT_ONCE)
+    assert counts == [False, True, True]

@@ -105,7 +105,12 @@ def options_reason(conv: Any, kind: type, reductions: tuple[str, ...] | None = (
     is_own = getattr(cls, "own_class", None) is cls  # mostly
     if not is_own and any(getattr(cls, step) is not getattr(kind, step) for step in _STEPS):
         return Reason.SUBCLASS
-    return None
+    return None if is_own or _propagates(conv) else Reason.SUBCLASS
+
+
+def _propagates(conv: Any) -> bool:
+    """Whether propagate is torch_geometric's, or what it generated for the class, and not one of a subclass or an instance."""
+    return conv.propagate.__module__.endswith(("_propagate", ".message_passing"))
 
 
 def call_reason(

@@ -85,6 +85,8 @@ def _reached(
     layers = [lin] if lin_root is None else [lin, lin_root]
     if not all(is_plain(layer) and _fits(part, layer) for part, layer in zip((x_src, x_dst), layers)):
         return None
+    if lin_root is not None and (lin_root.bias is not None or lin_root.weight.shape[0] != lin.weight.shape[0]):
+        return None  # a program replaced it
     if weight is not None and not _is_weight(weight, x_src, num_edges):
         return None
     num_reached = _num_reached(edge_index)

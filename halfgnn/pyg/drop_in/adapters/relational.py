@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric import backend, typing
 from torch_geometric.nn import RGCNConv as TheirRGCNConv
 
 from .... import ops
@@ -72,6 +73,8 @@ def _reason(conv: Any, x: Any, edge_index: Any, edge_type: Any) -> str | None:
         return reason
     if "parametrizations" in conv._modules:
         return Reason.PARAMETRIZED
+    if len(conv.weight if conv.comp is None else conv.comp) != conv.num_relations or _may_multiply_segments(conv):
+        return Reason.OPTIONS
     reason = index_reason(edge_index, x_src) or index_reason(edge_type, x_src)
     if reason is not None:
         return reason
@@ -83,6 +86,13 @@ def _reason(conv: Any, x: Any, edge_index: Any, edge_type: Any) -> str | None:
         return reason
     low, high = bounds_of(topology_at(edge_type), edge_type)
     return Reason.IDS_OUT_OF_RANGE if low < 0 or high >= conv.num_relations else None
+
+
+def _may_multiply_segments(conv: Any) -> bool:
+    """Whether PyG may multiply each edge's source by pyg_lib and reduce once: the mean is then one of all relations together."""
+    if conv.num_bases is not None or conv.num_blocks is not None or reduction_of(conv.aggr_module) == "sum":
+        return False
+    return typing.WITH_SEGMM and backend.use_segment_matmul is not False
 
 
 def _features_reason(conv: Any, pair: tuple[Any, Any]) -> str | None:
