@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ..common.caching import ordinary_tensors
+from ..common.caching import is_captured, ordinary_tensors
 from ..graph import Graph
 
 T = TypeVar("T")
@@ -133,19 +133,19 @@ class Topology:
 
 
 class _Selection(NamedTuple):
-    """Columns of an edge_index. by: the mask or index that selected them, and its state; None if it is too large to be held."""
+    """Copies, to which no program can write, of columns of an edge_index and of the mask or index that selected them.
+
+    by: None if it is too large to be held.
+    """
 
     columns: Tensor
-    state: Any
     topology: Topology
-    by: tuple[Tensor, Any] | None
+    by: Tensor | None
 
     def is_by(self, mask: Tensor) -> bool:
-        """Whether an equal mask or index selected them, and neither it nor they were modified in place."""
-        if self.by is None or self.by[0].dtype is not mask.dtype or self.by[0].shape != mask.shape:
-            return False
-        by, state = self.by
-        return state_of(by) == state and state_of(self.columns) == self.state and _are_equal(by, mask)
+        """Whether an equal mask or index selected them."""
+        by = self.by
+        return by is not None and by.dtype is mask.dtype and by.shape == mask.shape and _are_equal(by, mask)
 
 
 def _put_last(values: dict[Any, Any], key: Any, value: Any) -> None:
@@ -281,7 +281,7 @@ def _are_equal(mask: Tensor, other: Tensor) -> bool:
     whole = mask.shape[0] // 8 * 8
     parts = [(x[:whole], x[whole:]) for x in (mask, other)]
     (first, rest), (other_first, other_rest) = parts
-    if any(address_of(x) % 8 for x in (first, other_first)):
+    if any(address_of(x) % 8 or x.storage_offset() % 8 for x in (first, other_first)):
         return torch.equal(mask, other)
     return torch.equal(first.view(torch.int64), other_first.view(torch.int64)) and torch.equal(rest, other_rest)
 
@@ -289,11 +289,15 @@ def _are_equal(mask: Tensor, other: Tensor) -> bool:
 def _of_content(columns: Tensor, origin: Topology, num_edges: int, by: tuple[Tensor, Any] | None) -> Topology:
     """The topology of columns that were selected. The last ones are cached, as many as to hold each edge SELECTED times."""
     for other in origin.selections:
-        same = other.columns.shape == columns.shape and other.state == state_of(other.columns)
-        if same and torch.equal(other.columns, columns):
+        if other.columns.shape == columns.shape and torch.equal(other.columns, columns):
             return other.topology
     topology = Topology()
-    origin.selections.append(_Selection(columns, state_of(columns), topology, by))
+    if is_captured(columns.device):
+        return topology
+    with ordinary_tensors():
+        copy, is_held = columns.clone(), by is not None and state_of(by[0]) == by[1]
+        origin.selections.append(_Selection(copy, topology, by[0].clone() if by is not None and is_held else None))
+    known.put(copy, topology)
     while sum(other.columns.shape[1] for other in origin.selections) > SELECTED * num_edges:
         origin.selections.pop(0)
     return topology

@@ -71,6 +71,19 @@ def test_selections_after_a_change_in_place(written):
             assert_same([actual], [torch.zeros_like(x).index_add_(0, expected[1], x[expected[0]])])
 
 
+@pytest.mark.parametrize("written", ["mask", "columns"])
+def test_selections_after_a_change_that_pytorch_does_not_count(written):
+    """NumPy writes to the mask, or to the columns that were returned."""
+    conv, x, edge_index, mask = theirs.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges(), types() == 0
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            columns = edge_index[:, mask]
+            conv(x, columns)
+            {"mask": mask, "columns": columns}[written].numpy()[..., :50] = False
+            ids = mask.nonzero().view(-1)
+            assert torch.equal(edge_index[:, mask], torch.stack([row[ids] for row in edge_index]))
+
+
 def test_a_large_mask_is_not_held():
     conv, x, edge_index = theirs.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges()
     mask = torch.zeros(EDGES, dtype=torch.bool)
@@ -85,7 +98,10 @@ def test_a_large_mask_is_not_held():
 def test_masks_are_compared_whole(count):
     """Also those that do not begin at a multiple of eight bytes, or whose entries are apart."""
     base = torch.rand(2 * count + 3, generator=torch.Generator().manual_seed(count)) < 0.5
-    for mask in (base[:count], base[3 : 3 + count], base[: 2 * count : 2]):
+    memory = torch.frombuffer(bytearray(count + 16), dtype=torch.bool, offset=3)[
+        5:
+    ]  # not from a multiple of eight of its entries
+    for mask in (base[:count], base[3 : 3 + count], base[: 2 * count : 2], memory[:count].copy_(base[:count])):
         for other in (mask.clone(), base.clone()[: 2 * count : 2].copy_(mask)):
             assert store._are_equal(mask, other)
             for place in {0, count // 2, count - 1}:
