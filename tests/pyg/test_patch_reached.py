@@ -160,5 +160,8 @@ def test_results_of_edge_types_are_added(aggr, dtype):
         grads = [torch.autograd.grad(out, parts, upstream, retain_graph=True) for out in (actual, expected)]
         assert_same([actual, *grads[0]], [expected, *grads[1]])
         assert all(torch.equal(x, randn(4, 3, seed=i).to(dtype)) for i, x in enumerate(parts))  # unmodified
+    columns = [randn(3, 4, seed=i).t() for i in range(3)]
+    with halfgnn.pyg.accelerate():
+        assert aggr is None or hetero_conv.group(columns, aggr).is_contiguous()
     with halfgnn.pyg.accelerate(), pytest.raises((RuntimeError, TypeError)):
         hetero_conv.group([parts[0], parts[1][:1]], "sum")

@@ -27,9 +27,10 @@ def group(original: Original, xs: Any, aggr: Any) -> Any:
 
 
 def _are_alike(xs: Any) -> bool:
+    """Contiguous too, as torch_geometric's result is of any."""
     first = xs[0]
     if type(first) is not Tensor or first.dtype not in _EXACT:
         return False
     return all(type(x) is Tensor and x.shape == first.shape and x.dtype is first.dtype for x in xs) and all(
-        x.device == first.device and x.layout is torch.strided for x in xs
+        x.device == first.device and x.layout is torch.strided and x.is_contiguous() for x in xs
     )
