@@ -116,6 +116,43 @@ def test_a_root_layer_of_the_programs(width, bias):
     assert SAVED not in routed()
 
 
+def test_errors_of_sizes():
+    conv, x = made(lambda: theirs.GraphConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
+    with halfgnn.pyg.accelerate():
+        for args in ((None, (NODES, NODES + 1)), (weights()[:-1],)):
+            with pytest.raises((ValueError, RuntimeError)):
+                conv(x, edges(), *args)
+    assert SAVED not in routed()
+
+
+def test_edges_that_are_known():
+    """Their last destination is not looked for again."""
+    conv, x, edge_index = made(lambda: theirs.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1), edges()
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            conv(x, edge_index)
+    assert halfgnn.pyg.stats()["routed"][SAVED] == 3
+
+
+def test_weighted_features_that_are_modified_later():
+    conv = made(lambda: theirs.GraphConv(WIDTH, 5))
+
+    def step():
+        x, w = randn(NODES, WIDTH, seed=1).requires_grad_(), weights().requires_grad_()
+        features, weight = x * 1, w * 1
+        out = conv((features, randn(NODES, WIDTH, seed=2)), edges(), weight)
+        features += 1
+        weight += 1
+        return out, *torch.autograd.grad(out.sum(), [x, w])
+
+    with halfgnn.pyg.accelerate():
+        actual = step()
+    assert SAVED in routed()
+    x, w = randn(NODES, WIDTH, seed=1).requires_grad_(), weights().requires_grad_()
+    out = conv((x, randn(NODES, WIDTH, seed=2)), edges(), w)
+    assert_same(actual, [out, *torch.autograd.grad(out.sum(), [x, w])])
+
+
 class Doubled(theirs.SAGEConv):
     def propagate(self, edge_index, **kwargs):
         return 2 * super().propagate(edge_index, **kwargs)

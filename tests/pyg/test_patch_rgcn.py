@@ -109,6 +109,26 @@ def test_what_falls_back():
     assert not routed() & AT_ONCE and "fused:RGCNConv" in fell_back()
 
 
+def test_errors_are_pytorchs():
+    conv, x = conv_of(FEW), randn(NUM_NODES, WIDTH, seed=1)
+    with halfgnn.pyg.accelerate():
+        for features, edge_type in ((x.float(), types(FEW)), (x, types(FEW)[:-1])):
+            with pytest.raises((IndexError, RuntimeError)):
+                conv(features, edges(), edge_type)
+    assert not routed() & AT_ONCE
+
+
+def test_types_of_the_same_edges():
+    """Each has pairs of its own."""
+    conv, x, edge_index = conv_of(FEW), randn(NUM_NODES, WIDTH, seed=1), edges()
+    every = [types(FEW), types(FEW).flip(0)]
+    expected = [conv(x, edge_index, edge_type) for edge_type in every]
+    with halfgnn.pyg.accelerate():
+        for _ in range(2):
+            assert_same([conv(x, edge_index, edge_type) for edge_type in every], expected)
+    assert routed() == AT_ONCE
+
+
 def test_what_programs_change_falls_back():
     x, fewer, other = randn(NUM_NODES, WIDTH, seed=1), conv_of(FEW), conv_of(FEW)
     fewer.num_relations = FEW - 1  # edges of the last relation are ignored
