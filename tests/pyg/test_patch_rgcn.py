@@ -14,7 +14,7 @@ from tests import support
 from tests.pyg.test_patch_modules import NUM_NODES, WIDTH, assert_same, check, fell_back, made, randn, routed, run
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
-FEW, MANY, EDGES = 3, 12, 300  # relations: fewer and more pairs of one and a node than edges
+FEW, MANY, EDGES = 4, 12, 300  # relations: fewer and more pairs of one and a node than edges
 OPTIONS = {
     "plain": {},
     "bases": {"num_bases": 2},
