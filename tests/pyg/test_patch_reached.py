@@ -167,6 +167,16 @@ def test_a_propagate_of_the_programs():
     assert SAVED not in routed()
 
 
+class Subclass(halfgnn.pyg.SAGEConv):
+    pass
+
+
+def test_subclasses_are_compiled():
+    """The question whose propagate a module has breaks no graph."""
+    conv, x = made(lambda: Subclass(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
+    assert_same([torch.compile(conv, backend="eager", fullgraph=True)(x, edges())], [conv(x, edges())])
+
+
 def test_results_may_be_modified_in_place():
     conv, x = made(lambda: theirs.SAGEConv(WIDTH, WIDTH)), randn(NODES, WIDTH, seed=1)
 

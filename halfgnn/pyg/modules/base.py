@@ -105,7 +105,8 @@ def options_reason(conv: Any, kind: type, reductions: tuple[str, ...] | None = (
     is_own = getattr(cls, "own_class", None) is cls  # mostly
     if not is_own and any(getattr(cls, step) is not getattr(kind, step) for step in _STEPS):
         return Reason.SUBCLASS
-    return None if is_own or _propagates(conv) else Reason.SUBCLASS
+    # Dynamo does not read the module of a method.
+    return None if is_own or torch.compiler.is_compiling() or _propagates(conv) else Reason.SUBCLASS
 
 
 def _propagates(conv: Any) -> bool:
