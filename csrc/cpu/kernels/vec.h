@@ -145,9 +145,14 @@ HALFGNN_INLINE V load_unaligned(const void* p) {
 template <class V>
 HALFGNN_INLINE V load_once(const void* p) {
   V v = load_unaligned<V>(p);
-#if defined(HALFGNN_F16C)
-  asm("" : "+v"(v));
+#if defined(HALFGNN_AVX512)
+  constexpr size_t kRegisterBytes = 64;
+#elif defined(HALFGNN_F16C)
+  constexpr size_t kRegisterBytes = 32;
+#else
+  constexpr size_t kRegisterBytes = 0;  // vectors are longer than registers
 #endif
+  if constexpr (sizeof(V) <= kRegisterBytes) asm("" : "+v"(v));
   return v;
 }
 
