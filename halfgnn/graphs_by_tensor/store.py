@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ..common.caching import is_captured, ordinary_tensors
+from ..common.caching import have_same_bits, is_captured, ordinary_tensors
 from ..graph import Graph
 
 T = TypeVar("T")
@@ -274,16 +274,9 @@ def selected_before(edge_index: Tensor, by: Tensor) -> Tensor | None:
 
 
 def _are_equal(mask: Tensor, other: Tensor) -> bool:
-    """Whether two masks or indices of the same shape are equal. Masks are compared eight entries at a time: PyTorch compares
-    booleans one by one."""
-    if mask.dtype is not torch.bool or not mask.stride() == other.stride() == (1,):
-        return torch.equal(mask, other)
-    whole = mask.shape[0] // 8 * 8
-    parts = [(x[:whole], x[whole:]) for x in (mask, other)]
-    (first, rest), (other_first, other_rest) = parts
-    if any(address_of(x) % 8 or x.storage_offset() % 8 for x in (first, other_first)):
-        return torch.equal(mask, other)
-    return torch.equal(first.view(torch.int64), other_first.view(torch.int64)) and torch.equal(rest, other_rest)
+    """Whether two masks or indices of the same shape are equal."""
+    is_flat = mask.is_cpu and mask.stride() == other.stride() == (1,)
+    return have_same_bits(mask, other) if is_flat else torch.equal(mask, other)
 
 
 def _of_content(columns: Tensor, origin: Topology, num_edges: int, by: tuple[Tensor, Any] | None) -> Topology:

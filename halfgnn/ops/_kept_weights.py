@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..common.caching import have_same_bits
 from ..graph import Graph
 
 MIN_EDGES = 1 << 14  # fewer weights lie in the cache
@@ -39,7 +40,8 @@ class _Weights:
     def know(self, weight: Tensor) -> bool:
         if self._source is None:  # until there are copies, a guess will do
             return self._address == _address_of(weight)
-        return self._source.dtype == weight.dtype and torch.equal(self._source, weight)
+        source = self._source
+        return source.dtype == weight.dtype and source.shape == weight.shape and have_same_bits(source, weight)
 
     def begin_copies(self, weight: Tensor) -> None:
         if self._source is None:
@@ -80,6 +82,8 @@ def sorted_weights(g: Graph, weight: Tensor | None, reads_csr: bool) -> tuple[Te
     reads_csr: whether a backward will read out-edges.
     """
     if torch.compiler.is_compiling() or weight is None or g.num_edges < MIN_EDGES or not _is_constant(weight):
+        return None, None
+    if g.csc().edge_ids is None and not reads_csr:
         return None, None
     kept = getattr(g, _KEPT, None)
     if kept is None:

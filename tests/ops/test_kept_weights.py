@@ -5,6 +5,7 @@ import torch
 
 import halfgnn
 from halfgnn import ops
+from halfgnn.common.caching import have_same_bits
 from halfgnn.ops import _kept_weights
 
 NODES, EDGES = 50, 400
@@ -195,3 +196,34 @@ def test_what_counts_as_kept_for_nothing():
         for _ in range(2 * _kept_weights.FIRST_USE):
             results(g, x, weight)
     assert g._kept_weights.wasted == 0 and kept(g) == ["csc", "csr"]
+
+
+def test_nothing_is_compared_where_nothing_is_out_of_order(monkeypatch):
+    """A sum of edges in the order of their destinations, without a backward: its weights lie as it reads them."""
+    g = halfgnn.Graph.from_csc(
+        torch.arange(0, EDGES + 1, EDGES // NODES), torch.randint(NODES, (EDGES,)), num_src=NODES
+    )
+    monkeypatch.setattr(_kept_weights._Kept, "see", lambda *_: pytest.fail("weights were looked at"))
+    ops.u_mul_e_sum(g, torch.randn(NODES, 16), torch.randn(EDGES, 1))
+    with pytest.raises(pytest.fail.Exception):
+        ops.u_mul_e_sum(g, torch.randn(NODES, 16).requires_grad_(), torch.randn(EDGES, 1))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64], ids=str
+)
+@pytest.mark.parametrize("start", [0, 1, 3])
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 33])
+def test_bits_are_compared(dtype, start, count):
+    x = (torch.rand(count + start) < 0.5).to(dtype)
+    same = x.clone()[start:]
+    assert have_same_bits(x[start:], same) and have_same_bits(x[start:], x[start:].clone())
+    for place in {0, count // 2, count - 1} if count else ():
+        other = same.clone()
+        other[place] = 1 - same[place].to(torch.int64)
+        assert not have_same_bits(x[start:], other)
+
+
+def test_bits_tell_zeros_apart_and_nan_is_itself():
+    x = torch.tensor([0.0, float("nan")])
+    assert have_same_bits(x, x.clone()) and not have_same_bits(x, torch.tensor([-0.0, float("nan")]))
