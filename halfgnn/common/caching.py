@@ -242,7 +242,8 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def have_same_bits(x: Tensor, y: Tensor) -> bool:
     """Whether two tensors of one shape and dtype, contiguous on a CPU, hold the same bits.
 
-    Eight bytes are compared at a time: PyTorch compares booleans and halves one by one, which takes five to eleven times as long.
+    Eight bytes are compared at a time: PyTorch compares booleans and half-precision values one by one, which takes five to eleven
+    times as long.
     """
     per_word = 8 // x.element_size()
     bits = [z.detach().view(-1).view(_INTEGERS[z.element_size()]) for z in (x, y)]
