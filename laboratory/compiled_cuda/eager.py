@@ -19,12 +19,12 @@ import halfgnn.pyg
 
 from .__main__ import launches_of_operators
 
-# Of ATen, what launches no kernel.
+# Of ATen, what launches no kernel. Only on the CPU are weights compared with those that are kept (equal).
 NOTHING = (
     "_lazy_clone", "_reshape_alias", "_unsafe_view", "alias", "as_strided", "as_strided_", "contiguous", "detach", "empty",
-    "empty_like", "empty_strided", "expand", "flatten", "item", "lift_fresh", "narrow", "new_empty", "numel", "permute",
-    "promote_types", "reshape", "resize_", "resolve_conj", "resolve_neg", "result_type", "select", "slice", "split",
-    "squeeze", "t", "to", "transpose", "unbind", "unflatten", "unsqueeze", "view", "view_as",
+    "empty_like", "empty_strided", "equal", "expand", "flatten", "is_same_size", "item", "lift_fresh", "narrow", "new_empty",
+    "numel", "permute", "promote_types", "reshape", "resize_", "resolve_conj", "resolve_neg", "result_type", "select", "slice",
+    "split", "squeeze", "t", "to", "transpose", "unbind", "unflatten", "unsqueeze", "view", "view_as",
 )  # fmt: skip
 # What is one kernel, whatever it calls on the CPU.
 WHOLE = (
