@@ -177,8 +177,8 @@ def test_a_picture_shows_the_ways_from_top_to_bottom(monkeypatch):
         10,
         5,
     ]
-    theirs, ours = (bar.get_facecolor() for bar in time.patches)
-    assert theirs != ours and time.get_xlabel() == "ms per step" and "MiB" in memory.get_xlabel()
+    upstream, ours = (bar.get_facecolor() for bar in time.patches)
+    assert upstream != ours and time.get_xlabel() == "ms per step" and "MiB" in memory.get_xlabel()
 
 
 def test_a_picture_without_matplotlib(monkeypatch):

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch import nn
 
 import halfgnn.pyg
@@ -46,79 +46,89 @@ NORM = "gspmm:copy_e_sum"  # degrees
 
 # name: (constructor, further arguments of forward, what is routed, names of what is left to PyG)
 MODULES = {
-    "GCNConv": (lambda: theirs.GCNConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
-    "GCNConv-weight": (lambda: theirs.GCNConv(WIDTH, 5), [WEIGHT], {NORM, "gspmm:u_mul_e_sum"}, set()),
-    "GCNConv-plain": (lambda: theirs.GCNConv(WIDTH, 5, normalize=False), [], {"gspmm:copy_u_sum"}, set()),
-    "GCNConv-cached": (lambda: theirs.GCNConv(WIDTH, 5, cached=True), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
-    "SAGEConv-mean": (lambda: theirs.SAGEConv(WIDTH, 5), [], {"gspmm:copy_u_mean"}, set()),
-    "SAGEConv-max": (lambda: theirs.SAGEConv(WIDTH, 5, aggr="max"), [], {"gspmm:copy_u_max"}, set()),
-    "SAGEConv-min": (lambda: theirs.SAGEConv(WIDTH, 5, aggr="min"), [], {"gspmm:copy_u_min"}, set()),
-    "SAGEConv-add": (lambda: theirs.SAGEConv(WIDTH, 5, aggr="add"), [], {"gspmm:copy_u_sum"}, set()),
-    "SAGEConv-mul": (lambda: theirs.SAGEConv(WIDTH, 5, aggr="mul"), [], set(), {"gspmm:copy_e_mul", "message:copy_u"}),
-    "SAGEConv-reverse": (lambda: theirs.SAGEConv(WIDTH, 5, flow="target_to_source"), [], {"gspmm:copy_u_mean"}, set()),
+    "GCNConv": (lambda: upstream.GCNConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "GCNConv-weight": (lambda: upstream.GCNConv(WIDTH, 5), [WEIGHT], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "GCNConv-plain": (lambda: upstream.GCNConv(WIDTH, 5, normalize=False), [], {"gspmm:copy_u_sum"}, set()),
+    "GCNConv-cached": (lambda: upstream.GCNConv(WIDTH, 5, cached=True), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "SAGEConv-mean": (lambda: upstream.SAGEConv(WIDTH, 5), [], {"gspmm:copy_u_mean"}, set()),
+    "SAGEConv-max": (lambda: upstream.SAGEConv(WIDTH, 5, aggr="max"), [], {"gspmm:copy_u_max"}, set()),
+    "SAGEConv-min": (lambda: upstream.SAGEConv(WIDTH, 5, aggr="min"), [], {"gspmm:copy_u_min"}, set()),
+    "SAGEConv-add": (lambda: upstream.SAGEConv(WIDTH, 5, aggr="add"), [], {"gspmm:copy_u_sum"}, set()),
+    "SAGEConv-mul": (
+        lambda: upstream.SAGEConv(WIDTH, 5, aggr="mul"),
+        [],
+        set(),
+        {"gspmm:copy_e_mul", "message:copy_u"},
+    ),
+    "SAGEConv-reverse": (
+        lambda: upstream.SAGEConv(WIDTH, 5, flow="target_to_source"),
+        [],
+        {"gspmm:copy_u_mean"},
+        set(),
+    ),
     "SAGEConv-several": (
-        lambda: theirs.SAGEConv(WIDTH, 5, aggr=["mean", "max", "std"]),
+        lambda: upstream.SAGEConv(WIDTH, 5, aggr=["mean", "max", "std"]),
         [],
         {"copy_u_reduce:mean_max_std"},
         set(),
     ),
     "GCNConv-decomposed": (
-        lambda: theirs.GCNConv(WIDTH, 6, decomposed_layers=2),
+        lambda: upstream.GCNConv(WIDTH, 6, decomposed_layers=2),
         [],
         {NORM, "gspmm:u_mul_e_sum"},
         set(),
     ),
-    "GINConv": (lambda: theirs.GINConv(linear()), [], {"gspmm:copy_u_sum"}, set()),
-    "GINEConv": (lambda: theirs.GINEConv(linear()), [EDGE], {"gspmm:u_relu_add_e_sum"}, set()),
-    "GraphConv": (lambda: theirs.GraphConv(WIDTH, 5), [], {"gspmm:copy_u_sum"}, set()),
-    "GraphConv-weight": (lambda: theirs.GraphConv(WIDTH, 5), [WEIGHT], {"gspmm:u_mul_e_sum"}, set()),
-    "GatedGraphConv": (lambda: theirs.GatedGraphConv(WIDTH, 2), [WEIGHT], {"gspmm:u_mul_e_sum"}, set()),
-    "LGConv": (lambda: theirs.LGConv(), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
-    "APPNP": (lambda: theirs.APPNP(3, 0.1), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
-    "SGConv": (lambda: theirs.SGConv(WIDTH, 5, K=2), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
-    "TAGConv": (lambda: theirs.TAGConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
-    "ChebConv": (lambda: theirs.ChebConv(WIDTH, 5, K=3), [WEIGHT], {NORM, "gspmm:u_mul_e_sum"}, set()),
-    "ARMAConv": (lambda: theirs.ARMAConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
-    "LEConv": (lambda: theirs.LEConv(WIDTH, 5), [], {"gsddmm:u_sub_v", "gspmm:copy_e_sum"}, set()),
-    "ClusterGCNConv": (lambda: theirs.ClusterGCNConv(WIDTH, 5), [], {NORM}, {"message:copy_u"}),  # float weights
+    "GINConv": (lambda: upstream.GINConv(linear()), [], {"gspmm:copy_u_sum"}, set()),
+    "GINEConv": (lambda: upstream.GINEConv(linear()), [EDGE], {"gspmm:u_relu_add_e_sum"}, set()),
+    "GraphConv": (lambda: upstream.GraphConv(WIDTH, 5), [], {"gspmm:copy_u_sum"}, set()),
+    "GraphConv-weight": (lambda: upstream.GraphConv(WIDTH, 5), [WEIGHT], {"gspmm:u_mul_e_sum"}, set()),
+    "GatedGraphConv": (lambda: upstream.GatedGraphConv(WIDTH, 2), [WEIGHT], {"gspmm:u_mul_e_sum"}, set()),
+    "LGConv": (lambda: upstream.LGConv(), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "APPNP": (lambda: upstream.APPNP(3, 0.1), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "SGConv": (lambda: upstream.SGConv(WIDTH, 5, K=2), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "TAGConv": (lambda: upstream.TAGConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "ChebConv": (lambda: upstream.ChebConv(WIDTH, 5, K=3), [WEIGHT], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "ARMAConv": (lambda: upstream.ARMAConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "LEConv": (lambda: upstream.LEConv(WIDTH, 5), [], {"gsddmm:u_sub_v", "gspmm:copy_e_sum"}, set()),
+    "ClusterGCNConv": (lambda: upstream.ClusterGCNConv(WIDTH, 5), [], {NORM}, {"message:copy_u"}),  # float weights
     "ResGatedGraphConv": (
-        lambda: theirs.ResGatedGraphConv(WIDTH, 5),
+        lambda: upstream.ResGatedGraphConv(WIDTH, 5),
         [],
         {"gsddmm:v_add_u", "gspmm:u_mul_e_sum"},
         set(),
     ),
     "GATConv": (
-        lambda: theirs.GATConv(WIDTH, 5, heads=2),
+        lambda: upstream.GATConv(WIDTH, 5, heads=2),
         [],
         {"gsddmm:u_add_v", "edge_softmax", "gspmm:u_mul_e_sum"},
         set(),
     ),
     "GATv2Conv": (
-        lambda: theirs.GATv2Conv(WIDTH, 5, heads=2),
+        lambda: upstream.GATv2Conv(WIDTH, 5, heads=2),
         [],
         {"gsddmm:v_add_u", "edge_softmax", "gspmm:u_mul_e_sum"},
         set(),
     ),
     "TransformerConv": (
-        lambda: theirs.TransformerConv(WIDTH, 5, heads=2),
+        lambda: upstream.TransformerConv(WIDTH, 5, heads=2),
         [],
         {"gsddmm:v_dot_u", "edge_softmax", "gspmm:u_mul_e_sum"},
         set(),
     ),
-    "RGCNConv": (lambda: theirs.RGCNConv(WIDTH, 5, 3), [TYPE], {"gspmm:copy_u_mean"}, {NORM}),
+    "RGCNConv": (lambda: upstream.RGCNConv(WIDTH, 5, 3), [TYPE], {"gspmm:copy_u_mean"}, {NORM}),
     "PNAConv": (
-        lambda: theirs.PNAConv(WIDTH, 5, **PNA),
+        lambda: upstream.PNAConv(WIDTH, 5, **PNA),
         [],
         {"linear", "copy_u_reduce:mean_min_max_std"},
         set(),
     ),
-    "EdgeConv": (lambda: theirs.EdgeConv(linear(16)), [], {"linear", "gsddmm:v_add_u", "gspmm:copy_e_max"}, set()),
-    "GENConv": (lambda: theirs.GENConv(WIDTH, 5), [], {"edge_softmax", "gspmm:u_mul_e_sum"}, set()),
+    "EdgeConv": (lambda: upstream.EdgeConv(linear(16)), [], {"linear", "gsddmm:v_add_u", "gspmm:copy_e_max"}, set()),
+    "GENConv": (lambda: upstream.GENConv(WIDTH, 5), [], {"edge_softmax", "gspmm:u_mul_e_sum"}, set()),
 }
 
 
 def model(kind, **options):
-    return lambda: getattr(theirs, kind)(WIDTH, 6, 2, 5, **options)
+    return lambda: getattr(upstream, kind)(WIDTH, 6, 2, 5, **options)
 
 
 MODELS = {
@@ -143,8 +153,8 @@ def run(module, inputs, *args):
     out = module(inputs[0] if len(inputs) == 1 else tuple(inputs), *args)
     out = torch.cat([x.flatten() for x in out.values()]) if isinstance(out, dict) else out
     wanted = [*inputs, *(p for p in module.parameters() if p.requires_grad)]
-    upstream = randn(*out.shape, seed=5).to(out.dtype)
-    grads = torch.autograd.grad(out, wanted, upstream, allow_unused=True)
+    grad = randn(*out.shape, seed=5).to(out.dtype)
+    grads = torch.autograd.grad(out, wanted, grad, allow_unused=True)
     return [out.detach(), *(torch.zeros_like(x) if grad is None else grad for x, grad in zip(wanted, grads))]
 
 
@@ -189,7 +199,7 @@ def test_bipartite(name):
     kind, *own = name.split("-")
     options = {"aggr": own[0]} if own else {}
     options |= {"add_self_loops": False} if kind.startswith("GAT") else {}
-    conv = made(lambda: getattr(theirs, kind)((WIDTH, 6), 5, **options))
+    conv = made(lambda: getattr(upstream, kind)((WIDTH, 6), 5, **options))
     check(conv, [randn(NUM_NODES, WIDTH, seed=1), randn(40, 6, seed=2)], edges(NUM_NODES, 40))
     assert fell_back() == set()
 
@@ -209,10 +219,10 @@ def hetero():
 
 def test_heterogeneous_models():
     x, edge_index = hetero()
-    homogeneous = theirs.GraphSAGE(WIDTH, 6, 2, 5)
+    homogeneous = upstream.GraphSAGE(WIDTH, 6, 2, 5)
     models = [
-        theirs.to_hetero(homogeneous, (list(x), list(edge_index))),
-        theirs.HeteroConv({key: theirs.SAGEConv(WIDTH, 5) for key in edge_index}),
+        upstream.to_hetero(homogeneous, (list(x), list(edge_index))),
+        upstream.HeteroConv({key: upstream.SAGEConv(WIDTH, 5) for key in edge_index}),
     ]
 
     class Called(nn.Module):
@@ -270,7 +280,7 @@ def test_autocast(name, dtype, fuse):
 
 def test_dtypes_of_products_are_those_of_pytorch():
     x, weight = randn(NUM_NODES, WIDTH, seed=1).bfloat16(), WEIGHT().float()
-    conv = theirs.SimpleConv(aggr="sum")
+    conv = upstream.SimpleConv(aggr="sum")
     expected = conv(x, edges(), weight)
     with halfgnn.pyg.accelerate():
         actual = conv(x, edges(), weight)
@@ -281,12 +291,12 @@ def test_dtypes_of_products_are_those_of_pytorch():
 # ---- fused modules -----------------------------------------------------------------------------------------------------------
 
 ATTENTIONS = {
-    "GATConv": lambda: theirs.GATConv(WIDTH, 5, heads=2, residual=True),
-    "GATConv-edge": lambda: theirs.GATConv(WIDTH, 5, heads=2, edge_dim=WIDTH),
-    "GATv2Conv": lambda: theirs.GATv2Conv(WIDTH, 5, heads=2, share_weights=True),
-    "GATv2Conv-edge": lambda: theirs.GATv2Conv(WIDTH, 5, heads=2, edge_dim=WIDTH, concat=False),
-    "TransformerConv": lambda: theirs.TransformerConv(WIDTH, 5, heads=2, beta=True),
-    "TransformerConv-edge": lambda: theirs.TransformerConv(WIDTH, 5, heads=2, edge_dim=WIDTH),
+    "GATConv": lambda: upstream.GATConv(WIDTH, 5, heads=2, residual=True),
+    "GATConv-edge": lambda: upstream.GATConv(WIDTH, 5, heads=2, edge_dim=WIDTH),
+    "GATv2Conv": lambda: upstream.GATv2Conv(WIDTH, 5, heads=2, share_weights=True),
+    "GATv2Conv-edge": lambda: upstream.GATv2Conv(WIDTH, 5, heads=2, edge_dim=WIDTH, concat=False),
+    "TransformerConv": lambda: upstream.TransformerConv(WIDTH, 5, heads=2, beta=True),
+    "TransformerConv-edge": lambda: upstream.TransformerConv(WIDTH, 5, heads=2, edge_dim=WIDTH),
 }
 
 
@@ -297,7 +307,7 @@ def test_fused_modules(name):
     assert (routed(), fell_back()) == ({f"fused:{name.split('-')[0]}"}, set())
 
 
-class Louder(theirs.GATConv):
+class Louder(upstream.GATConv):
     def message(self, x_j, alpha):
         return 2 * alpha.unsqueeze(-1) * x_j
 
@@ -306,7 +316,7 @@ def unfused_calls():
     gat, x = ATTENTIONS["GATConv"], randn(NUM_NODES, WIDTH, seed=1)
     yield "return_attention_weights", gat, lambda conv: conv(x, edges(), return_attention_weights=True)[0]
     yield "subclass", lambda: Louder(WIDTH, 5), lambda conv: conv(x, edges())
-    yield "aggregation", lambda: theirs.GATConv(WIDTH, 5, aggr="max"), lambda conv: conv(x, edges())
+    yield "aggregation", lambda: upstream.GATConv(WIDTH, 5, aggr="max"), lambda conv: conv(x, edges())
     yield "no edges", gat, lambda conv: conv(x, edges()[:, :0])
     yield "size", gat, lambda conv: conv(x, edges(), size=[NUM_NODES, NUM_NODES - 1])
     yield "hooks", gat, hooked(x)
@@ -342,7 +352,7 @@ def test_dropout_is_torch_geometrics(name, is_training):
 def test_dot_attention_of_few_edges_is_one_operator(monkeypatch, limit, is_fused):
     """Of many, its steps are faster."""
     monkeypatch.setattr(thresholds, "DOT_STEPS", limit)
-    conv, x, edge_index = theirs.TransformerConv(WIDTH, 8, 2).double(), randn(NUM_NODES, WIDTH, seed=1), edges()
+    conv, x, edge_index = upstream.TransformerConv(WIDTH, 8, 2).double(), randn(NUM_NODES, WIDTH, seed=1), edges()
     expected = conv(x, edge_index)
     with halfgnn.pyg.accelerate():
         torch.testing.assert_close(conv(x, edge_index), expected, rtol=1e-4, atol=1e-5)
@@ -373,7 +383,7 @@ def test_aggregations_in_one_pass(aggr, message):
         assert f"copy_u_reduce:{'_'.join(names)}" in routed()
 
 
-class DoubledStd(theirs.aggr.StdAggregation):
+class DoubledStd(upstream.aggr.StdAggregation):
     def forward(self, *args, **kwargs):
         return 2 * super().forward(*args, **kwargs)
 

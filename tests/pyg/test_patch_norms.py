@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch import nn
 
 import halfgnn.pyg
@@ -16,23 +16,23 @@ from tests.pyg.test_patch_modules import WIDTH, assert_same, made, randn, routed
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
 ROWS, GROUPS = 70, 6  # of which one is empty, and one has one row
 NORMS = {
-    "GraphNorm": lambda: theirs.GraphNorm(WIDTH),
-    "InstanceNorm": lambda: theirs.InstanceNorm(WIDTH),
-    "InstanceNorm, affine": lambda: theirs.InstanceNorm(WIDTH, affine=True, eps=1e-3),
-    "LayerNorm": lambda: theirs.LayerNorm(WIDTH),
-    "LayerNorm, plain": lambda: theirs.LayerNorm(WIDTH, affine=False),
-    "PairNorm": lambda: theirs.PairNorm(scale=1.5),
+    "GraphNorm": lambda: upstream.GraphNorm(WIDTH),
+    "InstanceNorm": lambda: upstream.InstanceNorm(WIDTH),
+    "InstanceNorm, affine": lambda: upstream.InstanceNorm(WIDTH, affine=True, eps=1e-3),
+    "LayerNorm": lambda: upstream.LayerNorm(WIDTH),
+    "LayerNorm, plain": lambda: upstream.LayerNorm(WIDTH, affine=False),
+    "PairNorm": lambda: upstream.PairNorm(scale=1.5),
 }
 POOLS = {
-    "Set2Set": lambda: theirs.Set2Set(WIDTH, processing_steps=3),
-    "AttentionalAggregation": lambda: theirs.AttentionalAggregation(nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 5)),
-    "AttentionalAggregation, plain": lambda: theirs.AttentionalAggregation(nn.Linear(WIDTH, 1)),
+    "Set2Set": lambda: upstream.Set2Set(WIDTH, processing_steps=3),
+    "AttentionalAggregation": lambda: upstream.AttentionalAggregation(nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 5)),
+    "AttentionalAggregation, plain": lambda: upstream.AttentionalAggregation(nn.Linear(WIDTH, 1)),
 }
 LEFT = {
-    "InstanceNorm of running statistics": lambda: theirs.InstanceNorm(WIDTH, track_running_stats=True),
-    "LayerNorm of nodes": lambda: theirs.LayerNorm(WIDTH, mode="node"),
-    "PairNorm of nodes": lambda: theirs.PairNorm(scale_individually=True),
-    "AttentionalAggregation of columns": lambda: theirs.AttentionalAggregation(nn.Linear(WIDTH, WIDTH)),
+    "InstanceNorm of running statistics": lambda: upstream.InstanceNorm(WIDTH, track_running_stats=True),
+    "LayerNorm of nodes": lambda: upstream.LayerNorm(WIDTH, mode="node"),
+    "PairNorm of nodes": lambda: upstream.PairNorm(scale_individually=True),
+    "AttentionalAggregation of columns": lambda: upstream.AttentionalAggregation(nn.Linear(WIDTH, WIDTH)),
 }
 
 
@@ -96,10 +96,10 @@ def test_dtypes_are_torch_geometrics(name, kind):
         with halfgnn.pyg.accelerate():
             actual = run(layer, [x], index)
     assert bool(names()) == (kind != "bfloat16") or kind == "autocast"
-    for mine, upstream, right in zip(actual, expected, truth, strict=True):
-        assert mine.dtype is upstream.dtype and mine.stride() == upstream.stride()
-        error, their_error = ((y.double() - right).abs().max() for y in (mine, upstream))
-        assert error <= 2 * their_error + (1e-5 if kind == "float32" else 2e-2) * (1 + right.abs().max())
+    for mine, other, right in zip(actual, expected, truth, strict=True):
+        assert mine.dtype is other.dtype and mine.stride() == other.stride()
+        error, other_error = ((y.double() - right).abs().max() for y in (mine, other))
+        assert error <= 2 * other_error + (1e-5 if kind == "float32" else 2e-2) * (1 + right.abs().max())
 
 
 def test_in_place_changes():
@@ -135,7 +135,7 @@ def test_errors_are_torch_geometrics():
 @pytest.mark.parametrize("size", [1e-13, 1e13])
 def test_gradients_of_small_and_large_features(size):
     """The third power of a deviation is out of the range of fp32. There is no eps for the groups that are empty."""
-    layer, x, index = module(lambda: theirs.GraphNorm(WIDTH, eps=0.0)), size * randn(ROWS, WIDTH, seed=1), batch()
+    layer, x, index = module(lambda: upstream.GraphNorm(WIDTH, eps=0.0)), size * randn(ROWS, WIDTH, seed=1), batch()
     index = index.clamp(min=2)  # the deviation of a single row is 0
     truth = run(layer, [x], index)
     with halfgnn.pyg.accelerate():

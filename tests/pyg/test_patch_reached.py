@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 
 import halfgnn.pyg
 from halfgnn.pyg.drop_in import thresholds
@@ -35,14 +35,14 @@ def weights():
 
 
 LAYERS = {  # name: (constructor, further arguments)
-    "SAGE": (lambda: theirs.SAGEConv(WIDTH, 5), []),
-    "SAGE sum": (lambda: theirs.SAGEConv(WIDTH, 5, aggr="sum"), []),
-    "SAGE max": (lambda: theirs.SAGEConv(WIDTH, 5, aggr="max", normalize=True), []),
-    "SAGE without bias": (lambda: theirs.SAGEConv(WIDTH, 5, bias=False), []),
-    "SAGE without root": (lambda: theirs.SAGEConv(WIDTH, 5, root_weight=False), []),
-    "SAGE without both": (lambda: theirs.SAGEConv(WIDTH, 5, root_weight=False, bias=False), []),
-    "GraphConv": (lambda: theirs.GraphConv(WIDTH, 5), []),
-    "GraphConv weighted": (lambda: theirs.GraphConv(WIDTH, 5, aggr="mean"), [weights]),
+    "SAGE": (lambda: upstream.SAGEConv(WIDTH, 5), []),
+    "SAGE sum": (lambda: upstream.SAGEConv(WIDTH, 5, aggr="sum"), []),
+    "SAGE max": (lambda: upstream.SAGEConv(WIDTH, 5, aggr="max", normalize=True), []),
+    "SAGE without bias": (lambda: upstream.SAGEConv(WIDTH, 5, bias=False), []),
+    "SAGE without root": (lambda: upstream.SAGEConv(WIDTH, 5, root_weight=False), []),
+    "SAGE without both": (lambda: upstream.SAGEConv(WIDTH, 5, root_weight=False, bias=False), []),
+    "GraphConv": (lambda: upstream.GraphConv(WIDTH, 5), []),
+    "GraphConv weighted": (lambda: upstream.GraphConv(WIDTH, 5, aggr="mean"), [weights]),
 }
 
 
@@ -57,7 +57,7 @@ def test_only_reached_nodes_are_multiplied(name):
     assert SAVED not in routed()
 
 
-@pytest.mark.parametrize("kind", [theirs.SAGEConv, theirs.GraphConv])
+@pytest.mark.parametrize("kind", [upstream.SAGEConv, upstream.GraphConv])
 def test_bipartite(kind):
     conv = made(lambda: kind((WIDTH, 6), 5))
     check(conv, [randn(20, WIDTH, seed=1), randn(NODES, 6, seed=2)], edges(20), fuse=None)
@@ -66,7 +66,7 @@ def test_bipartite(kind):
 
 @pytest.mark.parametrize("kind", ["float32", "autocast", "bfloat16"])
 def test_dtypes_are_torch_geometrics(kind):
-    conv, x = made(lambda: theirs.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
+    conv, x = made(lambda: upstream.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
     truth = run(conv, [x], edges())
     dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
     conv, x = conv.to(dtype), x.to(dtype)
@@ -75,15 +75,15 @@ def test_dtypes_are_torch_geometrics(kind):
         with halfgnn.pyg.accelerate():
             actual = run(conv, [x], edges())
     assert SAVED in routed()
-    for mine, upstream, right in zip(actual, expected, truth, strict=True):
-        assert mine.dtype is upstream.dtype
-        error, their_error = ((y.double() - right).abs().max() / right.abs().max() for y in (mine, upstream))
-        assert error <= 1.5 * their_error + (1e-6 if kind == "float32" else 8e-3)
+    for mine, other, right in zip(actual, expected, truth, strict=True):
+        assert mine.dtype is other.dtype
+        error, other_error = ((y.double() - right).abs().max() / right.abs().max() for y in (mine, other))
+        assert error <= 1.5 * other_error + (1e-6 if kind == "float32" else 8e-3)
 
 
 def test_changes_in_place_are_seen():
     """Also one that lets edges reach other nodes."""
-    conv, x, edge_index = made(lambda: theirs.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1), edges()
+    conv, x, edge_index = made(lambda: upstream.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1), edges()
     with halfgnn.pyg.accelerate():
         for others in (edges(num_reached=20), edges(num_reached=NODES), edges().flip(0), edges()):
             conv(x, edge_index)
@@ -94,13 +94,13 @@ def test_changes_in_place_are_seen():
 
 
 def test_what_falls_back():
-    conv, x = made(lambda: theirs.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
+    conv, x = made(lambda: upstream.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
     check(conv, [x], torch.empty(2, 0, dtype=torch.int64), fuse=None)
-    check(made(lambda: theirs.SAGEConv(WIDTH, WIDTH, project=True)), [x], edges(), fuse=None)
-    check(made(lambda: theirs.SAGEConv(WIDTH, 5, aggr=["mean", "max"])), [x], edges(), fuse=None)
-    check(made(lambda: theirs.SAGEConv(WIDTH, 5, flow="target_to_source")), [x], edges(), fuse=None)
+    check(made(lambda: upstream.SAGEConv(WIDTH, WIDTH, project=True)), [x], edges(), fuse=None)
+    check(made(lambda: upstream.SAGEConv(WIDTH, 5, aggr=["mean", "max"])), [x], edges(), fuse=None)
+    check(made(lambda: upstream.SAGEConv(WIDTH, 5, flow="target_to_source")), [x], edges(), fuse=None)
     calls = []
-    hooked = made(lambda: theirs.SAGEConv(WIDTH, 5))
+    hooked = made(lambda: upstream.SAGEConv(WIDTH, 5))
     hooked.lin_l.register_forward_hook(lambda *args: calls.append(args[1][0].shape[0]))
     check(hooked, [x], edges(), fuse=None)
     assert calls == [NODES] * 3 and SAVED not in routed()
@@ -110,14 +110,14 @@ def test_what_falls_back():
 
 @pytest.mark.parametrize("width, bias", [(5, True), (1, False)])
 def test_a_root_layer_of_the_programs(width, bias):
-    conv, x = made(lambda: theirs.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
-    conv.lin_r = made(lambda: theirs.Linear(WIDTH, width, bias=bias))
+    conv, x = made(lambda: upstream.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
+    conv.lin_r = made(lambda: upstream.Linear(WIDTH, width, bias=bias))
     check(conv, [x], edges(), fuse=None)
     assert SAVED not in routed()
 
 
 def test_errors_of_sizes():
-    conv, x = made(lambda: theirs.GraphConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
+    conv, x = made(lambda: upstream.GraphConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
     with halfgnn.pyg.accelerate():
         for args in ((None, (NODES, NODES + 1)), (weights()[:-1],)):
             with pytest.raises((ValueError, RuntimeError)):
@@ -127,7 +127,7 @@ def test_errors_of_sizes():
 
 def test_edges_that_are_known():
     """Their last destination is not looked for again."""
-    conv, x, edge_index = made(lambda: theirs.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1), edges()
+    conv, x, edge_index = made(lambda: upstream.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1), edges()
     with halfgnn.pyg.accelerate():
         for _ in range(3):
             conv(x, edge_index)
@@ -135,7 +135,7 @@ def test_edges_that_are_known():
 
 
 def test_weighted_features_that_are_modified_later():
-    conv = made(lambda: theirs.GraphConv(WIDTH, 5))
+    conv = made(lambda: upstream.GraphConv(WIDTH, 5))
 
     def step():
         x, w = randn(NODES, WIDTH, seed=1).requires_grad_(), weights().requires_grad_()
@@ -153,7 +153,7 @@ def test_weighted_features_that_are_modified_later():
     assert_same(actual, [out, *torch.autograd.grad(out.sum(), [x, w])])
 
 
-class Doubled(theirs.SAGEConv):
+class Doubled(upstream.SAGEConv):
     def propagate(self, edge_index, **kwargs):
         return 2 * super().propagate(edge_index, **kwargs)
 
@@ -161,7 +161,7 @@ class Doubled(theirs.SAGEConv):
 def test_a_propagate_of_the_programs():
     x = randn(NODES, WIDTH, seed=1)
     check(made(lambda: Doubled(WIDTH, 5)), [x], edges(), fuse=None)
-    conv = made(lambda: theirs.SAGEConv(WIDTH, 5))
+    conv = made(lambda: upstream.SAGEConv(WIDTH, 5))
     conv.propagate = lambda edge_index, x, size: x[1] + 1
     check(conv, [x], edges(), fuse=None)
     assert SAVED not in routed()
@@ -178,7 +178,7 @@ def test_subclasses_are_compiled():
 
 
 def test_results_may_be_modified_in_place():
-    conv, x = made(lambda: theirs.SAGEConv(WIDTH, WIDTH)), randn(NODES, WIDTH, seed=1)
+    conv, x = made(lambda: upstream.SAGEConv(WIDTH, WIDTH)), randn(NODES, WIDTH, seed=1)
 
     def forward(y, edge_index):
         y = y + conv(y, edge_index).relu_()
@@ -201,10 +201,10 @@ def test_results_of_edge_types_are_added(aggr, dtype):
     for count in (1, 2, 3):
         parts = [randn(4, 3, seed=i).to(dtype).requires_grad_() for i in range(count)]
         expected = hetero_conv.group(parts, aggr)
-        upstream = randn(*expected.shape, seed=9).to(dtype)
+        grad = randn(*expected.shape, seed=9).to(dtype)
         with halfgnn.pyg.accelerate():
             actual = hetero_conv.group(parts, aggr)
-        grads = [torch.autograd.grad(out, parts, upstream, retain_graph=True) for out in (actual, expected)]
+        grads = [torch.autograd.grad(out, parts, grad, retain_graph=True) for out in (actual, expected)]
         assert_same([actual, *grads[0]], [expected, *grads[1]])
         assert all(torch.equal(x, randn(4, 3, seed=i).to(dtype)) for i, x in enumerate(parts))  # unmodified
     columns = [randn(3, 4, seed=i).t() for i in range(3)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 
 from tests import support
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, check, edges, made, randn, routed
@@ -12,7 +12,7 @@ from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, check, edg
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
 
 
-class Modulated(theirs.MessagePassing):
+class Modulated(upstream.MessagePassing):
     """A user's message of x_j, scale_i, shift_i (nodes, WIDTH) and a weight of edges."""
 
     def __init__(self, function, aggr):
@@ -54,6 +54,6 @@ def test_relu_of_what_both_ends_make(name, aggr, flow):
 
 
 def test_film():
-    conv = made(lambda: theirs.FiLMConv(WIDTH, 6, 3))
+    conv = made(lambda: upstream.FiLMConv(WIDTH, 6, 3))
     check(conv, [randn(NUM_NODES, WIDTH, seed=1)], edges(), torch.arange(NUM_EDGES) % 3)
     assert routed() == {"gsddmm:v_mul_u", "gspmm:u_relu_add_e_mean"}

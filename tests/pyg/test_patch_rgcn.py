@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import torch
 import torch_geometric
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 
 import halfgnn.pyg
 from tests import support
@@ -38,7 +38,7 @@ def types(num_relations):
 
 
 def conv_of(num_relations, name="plain", width=WIDTH):
-    return made(lambda: theirs.RGCNConv(width, 6, num_relations, **OPTIONS[name]))
+    return made(lambda: upstream.RGCNConv(width, 6, num_relations, **OPTIONS[name]))
 
 
 @pytest.mark.parametrize("num_relations", [FEW, MANY])
@@ -70,10 +70,10 @@ def test_dtypes_are_torch_geometrics(kind, num_relations):
         with halfgnn.pyg.accelerate(half=kind == "half=True"):
             actual = run(conv, [x], *args)
     assert routed() == AT_ONCE
-    for mine, upstream, right in zip(actual, expected, truth, strict=True):
-        assert mine.dtype == upstream.dtype or (kind == "half=True" and mine is actual[0])
-        error, their_error = ((y.double() - right).abs().max() / right.abs().max() for y in (mine, upstream))
-        assert error <= 1.5 * their_error + (1e-6 if kind == "float32" else 8e-3)
+    for mine, other, right in zip(actual, expected, truth, strict=True):
+        assert mine.dtype == other.dtype or (kind == "half=True" and mine is actual[0])
+        error, other_error = ((y.double() - right).abs().max() / right.abs().max() for y in (mine, other))
+        assert error <= 1.5 * other_error + (1e-6 if kind == "float32" else 8e-3)
 
 
 @pytest.mark.parametrize("num_relations", [FEW, MANY])
@@ -93,7 +93,7 @@ def test_what_falls_back():
     conv, x = conv_of(FEW), randn(NUM_NODES, WIDTH, seed=1)
     none = torch.empty(2, 0, dtype=torch.int64)
     check(conv, [x], none, none[0], fuse=None)
-    ids = theirs.RGCNConv(NUM_NODES, 6, FEW).double()
+    ids = upstream.RGCNConv(NUM_NODES, 6, FEW).double()
     expected = ids(None, edges(), types(FEW))
     with halfgnn.pyg.accelerate():
         assert_same([ids(None, edges(), types(FEW))], [expected])
@@ -101,7 +101,7 @@ def test_what_falls_back():
             conv(x, edges(), types(FEW) + FEW)
     assert not routed() & AT_ONCE
 
-    class Negated(theirs.RGCNConv):
+    class Negated(upstream.RGCNConv):
         def message(self, x_j, edge_type_ptr):
             return -x_j
 

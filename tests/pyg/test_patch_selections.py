@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 
 import halfgnn.pyg
 from halfgnn.graphs_by_tensor import store
@@ -28,7 +28,7 @@ def along(conv, x, edge_index, edge_type, relation):
 
 def test_an_equal_mask_selects_the_same_columns(monkeypatch):
     """The second selection reads nothing of the edges; what it returns may be modified."""
-    conv, x, edge_index, edge_type = theirs.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges(), types()
+    conv, x, edge_index, edge_type = upstream.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges(), types()
     expected = [along(conv, x, edge_index, edge_type, i) for i in range(FEW)]
     copies = []
     make = indexing.shared_copy
@@ -49,7 +49,7 @@ def test_an_equal_mask_selects_the_same_columns(monkeypatch):
 
 @pytest.mark.parametrize("written", ["edge_index", "edge_type", "mask", "columns"])
 def test_selections_after_a_change_in_place(written):
-    conv, x, edge_index, edge_type = theirs.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges(), types()
+    conv, x, edge_index, edge_type = upstream.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges(), types()
     with halfgnn.pyg.accelerate():
         mask = edge_type == 0
         columns = edge_index[:, mask]
@@ -74,7 +74,7 @@ def test_selections_after_a_change_in_place(written):
 @pytest.mark.parametrize("written", ["mask", "columns"])
 def test_selections_after_a_change_that_pytorch_does_not_count(written):
     """NumPy writes to the mask, or to the columns that were returned."""
-    conv, x, edge_index, mask = theirs.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges(), types() == 0
+    conv, x, edge_index, mask = upstream.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges(), types() == 0
     with halfgnn.pyg.accelerate():
         for _ in range(3):
             columns = edge_index[:, mask]
@@ -85,7 +85,7 @@ def test_selections_after_a_change_that_pytorch_does_not_count(written):
 
 
 def test_a_large_mask_is_not_held():
-    conv, x, edge_index = theirs.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges()
+    conv, x, edge_index = upstream.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges()
     mask = torch.zeros(EDGES, dtype=torch.bool)
     mask[:2] = True
     with halfgnn.pyg.accelerate():

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric import backend, typing
-from torch_geometric.nn import RGCNConv as TheirRGCNConv
+from torch_geometric.nn import RGCNConv as UpstreamRGCNConv
 
 from .... import ops
 from ....common.precision import HALF, autocasts, computed_type, without_autocast
@@ -67,7 +67,9 @@ def _reason(conv: Any, x: Any, edge_index: Any, edge_type: Any) -> str | None:
     if not size.pays_for(edge_index):
         return Reason.FIRST_USES_OF_EDGE_INDEX
     reason = (
-        module_reason(conv) or options_reason(conv, TheirRGCNConv, ONE_PASS) or _features_reason(conv, (x_src, x_dst))
+        module_reason(conv)
+        or options_reason(conv, UpstreamRGCNConv, ONE_PASS)
+        or _features_reason(conv, (x_src, x_dst))
     )
     if reason is not None:
         return reason
