@@ -126,6 +126,26 @@ void lanes(const Device* device, int64_t columns, int64_t row_bytes, int64_t num
   *slices = LanePlanner(*device, problem).slices_of(plan.layout.log2_lanes);
 }
 
+// Whether a sum of half rows with one scattered weight per edge puts the weights in order, in how many slices, and what
+// it takes; before that, what it takes if it may not.
+bool ordered_weights(const Device* device, int64_t num_cols, int64_t num_rows, int64_t num_edges, int64_t row_bytes,
+                     int64_t weight_bytes, int64_t* slices, Times* out) {
+  constexpr int64_t kIdBytes = 4;
+  LaneProblem problem{{num_cols, row_bytes, num_edges},
+                      num_rows,
+                      2 * kIdBytes + scattered_bytes(*device, num_edges, weight_bytes),
+                      static_cast<int>(kAccessBytes),
+                      1,
+                      4,
+                      kWeightedSumWork};
+  out[0] = plan_lanes(*device, problem).times;
+  problem.reordering = reordering_of(*device, num_edges, kIdBytes, weight_bytes);
+  const LanePlan plan = plan_lanes(*device, problem);
+  out[1] = plan.times;
+  *slices = plan.slices;
+  return plan.reorders;
+}
+
 // What the backward of a weighted sum takes: one gather, dots, sums.
 bool weighted_backward(const Device* device, int64_t num_src, int64_t num_dst, int64_t num_edges, int64_t row_bytes,
                        int64_t weight_bytes, int64_t id_bytes, bool in_edges_in_order, Times* out) {

@@ -197,6 +197,13 @@ class Planners:
         sizes = (nodes, row_bytes, edges, heads, vectors, repeat, max_log2_groups, nodes, KERNELS.index(kernel))
         return self._plan("whole_heads", Layout, device, sizes)
 
+    def ordered_weights(self, device, nodes, edges, row_bytes, weight_bytes=2):
+        """Whether a sum with a scattered weight per edge puts them in order, its slices, and its times if not and as chosen."""
+        times, slices = (Times * 2)(), c_int64()
+        sizes = (nodes, nodes, edges, row_bytes, weight_bytes)
+        ordered = self._call("ordered_weights", self.device(device), *sizes, slices, times, result=c_bool)
+        return ordered, slices.value, list(times)
+
     def weighted_backward(self, device, nodes, edges, row_bytes, weight_bytes=2, id_bytes=4, in_order=True):
         """Whether two gathers are taken, and the times of one gather, of dots and of sums."""
         times = (Times * 3)()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from . import tables
 from .planners import MB
 
 L2 = 50 * MB
@@ -72,3 +73,26 @@ def test_instructions_are_those_of_the_kernels(planners):
         work = planners.work(kernel)
         expected = planners.instructions((work.row, work.batch), nodes, edges, 32, across_rows=kernel == "dot")
         assert found.issue * issue == pytest.approx(expected)
+
+
+def test_scattered_weights_are_put_in_order_where_slices_gain(planners):
+    """Reddit-size, fp16: the sum of the backward on an H200 took 5.3 ms, 3.6 with weights in order."""
+    h200 = planners.gpus()[tables.H200]
+    ordered, slices, (scattered, chosen) = planners.ordered_weights(h200, *REDDIT, 256)
+    assert ordered and slices == 2
+    # Ids and a weight for both slices, and once an edge id, an access and a write.
+    edges, rows = REDDIT[1], REDDIT[0] * 256
+    assert chosen.memory * h200.memory == pytest.approx(edges * (2 * 6 + 4 + 64 + 2) + 2 * rows)
+    assert 3.6e-3 < chosen.expected() < 0.95 * scattered.expected()
+    assert not planners.ordered_weights(h200, *REDDIT, 128)[0]  # the whole rows fit
+    assert not planners.ordered_weights(h200, *ARXIV, 512)[0]  # the weights do
+    assert planners.ordered_weights(h200, *REDDIT, 1024)[:2] == (True, 8)
+
+
+def test_weights_in_order_take_no_more_than_their_share_of_memory(planners):
+    h200 = planners.gpus()[tables.H200]
+    smaller = type(h200)(**{name: getattr(h200, name) for name, _ in h200._fields_})
+    smaller.memory_bytes = REDDIT[1] * 2 * 16
+    assert planners.ordered_weights(smaller, *REDDIT, 256)[0]
+    smaller.memory_bytes -= 16
+    assert not planners.ordered_weights(smaller, *REDDIT, 256)[0]

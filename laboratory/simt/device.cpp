@@ -32,6 +32,7 @@ constexpr Name kNames[] = {
     {"l2_cache_bytes", &Settings::l2_cache_bytes},
     {"multiprocessors", &Settings::multiprocessors},
     {"memory_bytes", &Settings::memory_bytes},
+    {"memory_kilohertz", &Settings::memory_kilohertz},
     {"arch", &Settings::arch},
     {"shuffles", &Settings::shuffles},
     {"matrices", &Settings::matrices},
@@ -114,10 +115,10 @@ extern "C" {
 
 // Launchers remember what they learned of a device. So each one that settings describe has a number of its own.
 cudaError_t cudaGetDevice(int* device) {
-  static std::vector<std::array<int64_t, 4>> described;
+  static std::vector<std::array<int64_t, 5>> described;
   const simt::Settings& settings = simt::settings;
-  const std::array<int64_t, 4> current{settings.l2_cache_bytes, settings.multiprocessors, settings.memory_bytes,
-                                       settings.arch};
+  const std::array<int64_t, 5> current{settings.l2_cache_bytes, settings.multiprocessors, settings.memory_bytes,
+                                       settings.memory_kilohertz, settings.arch};
   const auto found = std::find(described.begin(), described.end(), current);
   *device = static_cast<int>(found - described.begin());
   if (found == described.end()) described.push_back(current);
@@ -132,6 +133,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) 
   properties->l2CacheSize = static_cast<int>(simt::settings.l2_cache_bytes);
   properties->multiProcessorCount = static_cast<int>(simt::settings.multiprocessors);
   properties->totalGlobalMem = static_cast<size_t>(simt::settings.memory_bytes);
+  properties->memoryBusWidth = 1024;
   return cudaSuccess;
 }
 
@@ -139,6 +141,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*d
   switch (attribute) {
     case cudaDevAttrL2CacheSize: *value = static_cast<int>(simt::settings.l2_cache_bytes); return cudaSuccess;
     case cudaDevAttrMultiProcessorCount: *value = static_cast<int>(simt::settings.multiprocessors); return cudaSuccess;
+    case cudaDevAttrMemoryClockRate:
+      *value = static_cast<int>(simt::settings.memory_kilohertz);
+      return simt::settings.memory_kilohertz > 0 ? cudaSuccess : cudaErrorInvalidValue;
     case cudaDevAttrWarpSize: *value = warpSize; return cudaSuccess;
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = simt::kStaticSharedBytes; return cudaSuccess;

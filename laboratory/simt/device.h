@@ -13,6 +13,7 @@ struct Settings {
   int64_t l2_cache_bytes = 50 << 20;
   int64_t multiprocessors = 132;
   int64_t memory_bytes = int64_t{80} << 30;
+  int64_t memory_kilohertz = 0;  // of 1024 bits; 0: it does not say
   int64_t arch = 900;  // compute capability, as nvcc writes it: HALFGNN_ARCH (csrc/cuda/kernels/core/arch.cuh)
   // Negative controls: 0 makes every shuffle return the lane's own value, lets everybody pass a barrier, drops every
   // __threadfence(), or changes the layout of fragments of matrices.
@@ -33,7 +34,8 @@ struct Settings {
 };
 extern Settings settings;
 
-// A launch, for a program that records launches or takes the simulator's part in them (laboratory/machine_code/launches.py).
+// A launch, for a program that records launches or takes the simulator's part in them
+// (laboratory/machine_code/launches.py).
 struct Launch {
   const char* kernel;      // its name, demangled
   const void* parameters;  // the struct that it takes by value

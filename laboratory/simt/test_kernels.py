@@ -202,6 +202,41 @@ def test_gradients_of_a_weighted_sum_from_one_gather_or_two(lhs, rhs, reduce_op,
     assert launches_with(9 << 10, scattered) == launches_with(50 << 20, scattered)
 
 
+@pytest.mark.parametrize("dtype,weight_dtype,scaled", [
+    (torch.float16, torch.float16, False), (torch.bfloat16, torch.float32, True), (torch.float32, torch.bfloat16, False),
+])  # fmt: skip
+def test_the_first_slice_puts_scattered_weights_in_order(dtype, weight_dtype, scaled):
+    """Where a memory is so slow that reading them once saves more than a launch. Of integers sums are exact."""
+    g = graph_of([100, 0, 3, PIECE + 700, 31, 64, 33] * 3, 150, torch.int32)
+    g.csr()
+    generator = torch.Generator().manual_seed(3)
+    x, grad, weight = (
+        torch.randint(-4, 5, shape, generator=generator).to(kind)
+        for shape, kind in (((150, 128), dtype), ((g.num_dst, 128), dtype), ((g.num_edges, 1), weight_dtype))
+    )
+    reduce_op = "mean" if scaled else "sum"
+
+    def found(**settings):
+        with control.setting(l2_cache_bytes=6 << 10, **settings):
+            before = control.get("launches")
+            out = ops.gspmm(g, "mul", reduce_op, x, weight)
+            forward = control.get("launches") - before
+            leaf = x.clone().requires_grad_()
+            before = control.get("launches")
+            ops.gspmm(g, "mul", reduce_op, leaf, weight).backward(grad)
+            return (out, leaf.grad), (forward, control.get("launches") - before)
+
+    (expected, as_they_lie), (results, in_order) = found(), found(memory_kilohertz=1)
+    assert as_they_lie == (1, 2) and in_order == (2, 4)
+    assert torch.equal(results[0], expected[0])
+    scale = 0 if not scaled else 2 * torch.finfo(dtype).eps  # degrees divide gradients first
+    assert (results[1] - expected[1]).abs().max() <= scale * expected[1].abs().max()
+    with control.setting(l2_cache_bytes=6 << 10, memory_kilohertz=1):
+        check_gspmm(
+            g, "mul", reduce_op, (randn(150, 128, dtype=dtype), randn(g.num_edges, 1, dtype=weight_dtype)), terms=1024
+        )
+
+
 # ---- layouts of heads, widths of access ----------------------------------------------------------
 
 

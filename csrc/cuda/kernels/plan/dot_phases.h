@@ -10,10 +10,6 @@
 
 namespace halfgnn::cuda {
 
-// Two phases must take less than this share of the time of one. Nearer to 1 than kSlicingGain, since expected times err
-// alike for both: of four ratios, an H200 took 0.84 to 1.05 of what is expected (laboratory/plan/test_dot_phases.py).
-constexpr double kPhasesGain = 0.95;
-
 struct DotAttentionProblem {
   int64_t num_dst, num_src, num_edges;
   int64_t heads, dim, element_bytes;

@@ -59,6 +59,10 @@ constexpr double kIssueDelay = 1.25;
 // infinite: perfectly), and how many times as long as they should instructions take. Both are fitted to what kernels
 // took on an H200, of which 27 in 32 are within 15 % of it (laboratory/plan/test_measured.py).
 constexpr double kOverlap = 2.5, kWait = 1.2;
+// Two phases must take less than this share of the time of one: dots and then the attention, or a slice that puts
+// weights in order for those behind it. Nearer to 1 than kSlicingGain, since expected times err alike for both: of four
+// ratios, an H200 took 0.84 to 1.05 of what is expected (laboratory/plan/test_dot_phases.py).
+constexpr double kPhasesGain = 0.95;
 // What one launch more takes, in seconds. A guess: that of a kernel without work.
 constexpr double kLaunchTime = 4e-6;
 // What an access of device memory or of the L2 cache moves at least. Arithmetic.

@@ -13,8 +13,9 @@ namespace halfgnn::cuda {
 GatherPlan plan_gather(const Topology& topology, const GatherShape& shape, int vector_bytes, int repeat, int unroll) {
   const Gathered gathered{shape.feat_rows, shape.row_bytes, topology.num_edges, shape.by_edge};
   const LanePlan lanes = plan_lanes(current_device(), {gathered, topology.num_rows, shape.stream_bytes, vector_bytes,
-                                                       repeat, unroll, shape.work, shape.once_bytes});
+                                                       repeat, unroll, shape.work, shape.once_bytes, shape.reordering});
   GatherPlan plan{};
+  plan.reorders = lanes.reorders;
   Gather& gather = plan.gather;
   gather.units = team_units_of(topology, lanes.layout, lanes.slices);
   gather.feat = shape.feat;
@@ -44,12 +45,6 @@ cudaError_t clear_counters(const GatherPlan& plan, uint32_t* counters, const Lau
 
 // ---- Sums.
 
-size_t spmm_sum_workspace(const SpmmSumArgs& args) {
-  const Rows rows = rows_of(args.topology);
-  const int64_t len = args.heads * args.dim;
-  return partial_bytes(rows, len) + counter_bytes(rows, len * size_of(args.type));
-}
-
 int64_t schedule_length(const Topology& topology) { return schedule_length(rows_of(topology)); }
 
 namespace {
@@ -62,6 +57,16 @@ bool is_supported(const SpmmSumArgs& args) {
 
 int64_t id_bytes(const Topology& topology) { return topology.is_int64 ? 8 : 4; }
 
+// Weights that lie in another order than that of the walk, one for each edge, beside rows that lanes read by vectors.
+Reordering reordering_of(const SpmmSumArgs& args) {
+  const bool is_scattered = args.weight != nullptr && args.topology.edge_ids != nullptr && !args.feat_by_edge;
+  const int64_t vector = kMaxAccessBytes / size_of(args.type);
+  const bool has_vectors = args.dim % vector == 0 && are_aligned(kMaxAccessBytes, args.feat) &&
+                           are_aligned(store_alignment(args.out_type, vector), args.out);
+  if (!is_scattered || args.heads != 1 || !has_vectors) return {};
+  return reordering_of(current_device(), args.topology.num_edges, id_bytes(args.topology), size_of(args.weight_type));
+}
+
 GatherShape shape_of(const SpmmSumArgs& args) {
   int64_t stream = args.feat_by_edge && args.topology.edge_ids == nullptr ? 0 : id_bytes(args.topology);
   if (args.weight != nullptr) {
@@ -71,10 +76,27 @@ GatherShape shape_of(const SpmmSumArgs& args) {
                            : bytes;
   }
   const RowWork& work = args.weight != nullptr ? kWeightedSumWork : kSumWork;
-  return {args.feat, args.feat_rows, args.heads * args.dim * size_of(args.type), args.feat_by_edge, stream, work};
+  return {args.feat, args.feat_rows,     args.heads * args.dim * size_of(args.type), args.feat_by_edge, stream, work,
+          0,         reordering_of(args)};
 }
 
+// Partial sums, counters, and weights in order: offsets in a workspace, and where it ends.
+struct SumSpace {
+  size_t counters, weights, end;
+
+  SumSpace(const SpmmSumArgs& args, const GatherShape& shape) {
+    const Rows rows = rows_of(args.topology);
+    const int64_t len = args.heads * args.dim;
+    counters = partial_bytes(rows, len);
+    end = weights = counters + counter_bytes(rows, len * size_of(args.type));
+    if (shape.reordering.once_bytes == 0 || !plan_gather(args.topology, shape, kMaxAccessBytes, 1, 4).reorders) return;
+    end += static_cast<size_t>(args.topology.num_edges * size_of(args.weight_type));
+  }
+};
+
 }  // namespace
+
+size_t spmm_sum_workspace(const SpmmSumArgs& args) { return SumSpace(args, shape_of(args)).end; }
 
 cudaError_t spmm_sum(const SpmmSumArgs& args, const Launch& launch) {
   const int64_t len = args.heads * args.dim;
@@ -94,10 +116,13 @@ cudaError_t spmm_sum(const SpmmSumArgs& args, const Launch& launch) {
   kernel_args.scales_result = args.divide_by_degree || args.factor != 1.f;
   kernel_args.out = args.out;
   kernel_args.out_type = args.out_type;
-  kernel_args.partial = static_cast<float*>(launch.workspace);
-  kernel_args.schedule = {args.topology.schedule};
-  kernel_args.counters = reinterpret_cast<uint32_t*>(kernel_args.partial + rows_of(args.topology).num_slots * len);
   const GatherShape shape = shape_of(args);
+  const SumSpace space(args, shape);
+  char* const workspace = static_cast<char*>(launch.workspace);
+  kernel_args.partial = static_cast<float*>(launch.workspace);
+  kernel_args.counters = reinterpret_cast<uint32_t*>(workspace + space.counters);
+  kernel_args.ordered_weight = workspace + space.weights;
+  kernel_args.schedule = {args.topology.schedule};
   return with_type(args.type,
                    [&](auto t) { return spmm_sum_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
 }

@@ -11,7 +11,7 @@
 #include "../core/alignment.h"
 #include "../core/row_teams.cuh"
 #include "../core/scalar.cuh"
-#include "../plan/work.h"
+#include "../plan/lanes.h"
 
 namespace halfgnn::cuda {
 
@@ -39,6 +39,7 @@ struct Gather {
   int32_t num_vectors;  // of a whole row
   uint32_t row_bytes;
   uint32_t unit_blocks;  // blocks that cover all units, for one slice
+  uint32_t first_slice;  // of a launch that leaves out the slices before it
 
   // The unit of this warp, for its slice.
   __device__ uint32_t unit() const {
@@ -57,6 +58,7 @@ struct GatherShape {
   int64_t stream_bytes;  // per edge, beside features: ids and weights
   RowWork work;
   int64_t once_bytes = 0;  // per edge, beside these: rows of edge data, of which every slice reads or writes its part
+  Reordering reordering = {};
 };
 // Of a position that reads edge data: its column, and its edge if there are edge ids.
 inline int64_t ids_bytes(const Topology& topology) {
@@ -66,6 +68,7 @@ struct GatherPlan {
   Gather gather;
   int64_t blocks;
   int threads;
+  bool reorders;  // weights, in the first slice
 };
 // For accesses of vector_bytes. Looks at sizes alone.
 GatherPlan plan_gather(const Topology& topology, const GatherShape& shape, int vector_bytes, int repeat, int unroll);

@@ -12,14 +12,15 @@ namespace halfgnn::cuda {
 
 // Of this block. Mostly there is one slice, and nothing is divided.
 inline __device__ uint32_t slice_number(const Gather& gather) {
-  uint32_t number = 0;
-  if (gridDim.x != gather.unit_blocks) number = blockIdx.x / gather.unit_blocks;
+  uint32_t number = gather.first_slice;
+  if (gridDim.x != gather.unit_blocks) number += blockIdx.x / gather.unit_blocks;
   return number;
 }
 
 // The unit of this warp, as Gather::unit() has it.
 inline __device__ uint32_t unit_of(const Gather& gather, uint32_t slice) {
-  return (blockIdx.x - slice * gather.unit_blocks) * (blockDim.x / kWarpSize) + threadIdx.x / kWarpSize;
+  return (blockIdx.x - (slice - gather.first_slice) * gather.unit_blocks) * (blockDim.x / kWarpSize) +
+         threadIdx.x / kWarpSize;
 }
 
 // The slice of a lane, as LaneSlice has it.
@@ -103,6 +104,7 @@ struct SumKernelArgs {
   const void* weight;
   DType weight_type;
   uint32_t weight_row_bytes;
+  void* ordered_weight;  // one weight per position, which this launch writes; null: it does not
   int32_t vectors_per_head;
   InverseDegrees scale;  // of the columns
   float factor;

@@ -1,6 +1,8 @@
 // The kernel behind spmm_sum.
 #pragma once
 
+#include <utility>
+
 #include "../core/running_sum.cuh"
 #include "spmm_launch.h"
 
@@ -28,18 +30,23 @@ __device__ LaneEdge load_ids(const SumKernelArgs& args, uint32_t position) {
   return ids;
 }
 
-inline __device__ float load_weight(const SumKernelArgs& args, uint32_t edge) {
+// Of an edge. keeps: whether to leave it at its position.
+inline __device__ float load_weight(const SumKernelArgs& args, uint32_t edge, uint32_t position, bool keeps) {
   return with_type(args.weight_type, [&](auto t) {
     using T = TypeOf<decltype(t)>;
-    return Fragment<T, 1>::load_streaming(static_cast<const T*>(args.weight) + edge).value();
+    const auto weight = Fragment<T, 1>::load_streaming(static_cast<const T*>(args.weight) + edge);
+    if (keeps) static_cast<decltype(weight.word)*>(args.ordered_weight)[position] = weight.word;
+    return weight.value();
   });
 }
 
-// The factor of a lane's edge that is the same for all its elements.
+// The factor of a lane's edge that is the same for all its elements. is_own: no other lane has the edge.
 template <Weighting kWeighting>
-__device__ float load_factor(const SumKernelArgs& args, const LaneEdge& ids, uint32_t position) {
+__device__ float load_factor(const SumKernelArgs& args, const LaneEdge& ids, uint32_t position, bool is_own) {
   float factor = 1.f;
-  if (kWeighting == Weighting::kEdge && args.weight != nullptr) factor = load_weight(args, ids.edge);
+  if (kWeighting == Weighting::kEdge && args.weight != nullptr) {
+    factor = load_weight(args, ids.edge, position, args.ordered_weight != nullptr && is_own);
+  }
   if (args.scale.exists()) factor *= args.scale.of(args.feat_by_edge ? args.columns.id(position) : ids.row);
   return factor;
 }
@@ -86,10 +93,11 @@ struct SumLane {
   __device__ void add_chunk(const Team& team, const TeamRow& row, const Lengths& lengths, const LaneEdge& ids,
                             int chunk) {
     float factor = 1.f;
-    if (kWeighting == Weighting::kEdge || (kPerHead && args.scale.exists())) {
-      factor = load_factor<kWeighting>(args, ids, row.position(args.gather.units.row_units.rows, team, chunk));
-    }
     const int left = row.num_edges - chunk;
+    if (kWeighting == Weighting::kEdge || (kPerHead && args.scale.exists())) {
+      const uint32_t position = row.position(args.gather.units.row_units.rows, team, chunk);
+      factor = load_factor<kWeighting>(args, ids, position, team.lane < left);
+    }
     for_each_batch_of<Config, !kPerHead>(team, lengths, chunk, [&](auto edges, auto full, int start) {
       add_batch<decltype(edges)::value, decltype(full)::value>(team, ids, factor, start, left);
     });
@@ -244,10 +252,21 @@ cudaError_t launch_sum(const SpmmSumArgs& args, SumKernelArgs kernel_args, const
   kernel_args.gather.feat_rows = args.feat_by_edge ? edge_ids_of(args.topology) : indices_of(args.topology);
   kernel_args.stores_type = !kernel_args.scales_result && args.out_type == args.type;
   kernel_args.vectors_per_head = static_cast<int32_t>(args.dim / Config::kVector);
+  void* const ordered_weight = std::exchange(kernel_args.ordered_weight, nullptr);
   if (const cudaError_t status = clear_counters(plan, kernel_args.counters, launch); status != cudaSuccess) {
     return status;
   }
-  return cuda::launch(spmm_sum_kernel<Config, kWeighting, W>, plan.blocks, plan.threads, launch.stream, kernel_args);
+  const auto launch_blocks = [&](int64_t blocks) {
+    return cuda::launch(spmm_sum_kernel<Config, kWeighting, W>, blocks, plan.threads, launch.stream, kernel_args);
+  };
+  if (!plan.reorders) return launch_blocks(plan.blocks);
+  const int64_t of_slice = plan.gather.unit_blocks;
+  kernel_args.ordered_weight = ordered_weight;
+  if (const cudaError_t status = launch_blocks(of_slice); status != cudaSuccess) return status;
+  kernel_args.gather.first_slice = 1;
+  kernel_args.weight = std::exchange(kernel_args.ordered_weight, nullptr);
+  kernel_args.edge_ids = {};
+  return launch_blocks(plan.blocks - of_slice);
 }
 
 // Whether kCount elements can be one access: they divide the row, with kHead the part of a head, and bases are aligned.
