@@ -5,7 +5,7 @@
 // this order) are a compressed adjacency, int32 or int64. CSC: rows are destinations, indices are sources. CSR: rows
 // are sources, indices are destinations. An operator that takes either is told by `by_src`, which is true for CSR.
 // short_rows: the caller says that no row of it has 512 edges or more, which saves launches on CUDA. If that is wrong,
-// results are right and come late. schedule: the order in which sums and maxima on CUDA walk its rows
+// results are right and come late. schedule: the order in which sums, maxima and GAT on CUDA walk its rows
 // (halfgnn/row_schedule.py), which does not change results. Sizes and dtypes are checked. What the tensors hold is
 // trusted, because halfgnn.Graph has validated it.
 //
@@ -146,12 +146,13 @@ HALFGNN_SCHEMAS(m) {
   m.def(
       "gat_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat, Tensor attn_src, Tensor attn_dst, "
       "Tensor? edge_logits, float negative_slope, float dropout_p, Tensor? seed, bool save, bool precise, "
-      "bool short_rows=False) "
+      "bool short_rows=False, Tensor? schedule=None) "
       "-> (Tensor out, Tensor lse, Tensor out_residual, Tensor positive)");
   m.def(
       "gat_attention_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat, Tensor attn_src, "
       "Tensor attn_dst, Tensor? edge_logits, float negative_slope, float dropout_p, Tensor? seed, Tensor grad, "
-      "Tensor out, Tensor lse, Tensor out_residual, Tensor positive, bool need_edge_logits, bool short_rows=False) "
+      "Tensor out, Tensor lse, Tensor out_residual, Tensor positive, bool need_edge_logits, bool short_rows=False, "
+      "Tensor? schedule=None) "
       "-> (Tensor grad_feat, Tensor grad_attn_src, Tensor grad_attn_dst, Tensor grad_edge_logits)");
   // The logits of nodes, <attn[h], feat[n, h]> (N, H), of one or two attn (1, H, D), fp32 (fp64). The backward adds
   // upstream, the gradient of feat itself, to that of feat, and returns the gradients of both attn in one tensor.

@@ -317,7 +317,7 @@ def _head_logits(feat: Tensor, attn: Tensor, more_attn: Optional = None) -> tupl
 def _gat_attention(
     indptr: Tensor, indices: Tensor, edge_ids: Optional, feat: Tensor, attn_src: Tensor, attn_dst: Tensor,
     edge_logits: Optional, negative_slope: float, dropout_p: float, seed: Optional, save: bool, precise: bool,
-    short_rows: bool = False,
+    short_rows: bool = False, schedule: Optional = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     _refuse_dropout("gat_attention", dropout_p)
     rows = _rows(indptr, indices.shape[0])

@@ -58,10 +58,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention(const Tensor& indptr, c
                                                          const Tensor& attn_src, const Tensor& attn_dst,
                                                          const OptionalTensor& edge_logits, double negative_slope,
                                                          double dropout_p, const OptionalTensor& seed, bool save,
-                                                         bool precise, bool short_rows) {
+                                                         bool precise, bool short_rows,
+                                                         const OptionalTensor& schedule) {
   const Device device = indptr.device();
   const DeviceGuard guard(device);
-  const Topology topology = AdjacencyTensors{indptr, indices, edge_ids, short_rows}.topology();
+  Topology topology = AdjacencyTensors{indptr, indices, edge_ids, short_rows}.topology();
+  put_schedule(topology, schedule, indptr);
   GatInputs in(topology, -1, topology.num_rows,
                {feat, attn_src, attn_dst, edge_logits, negative_slope, {dropout_p, seed}}, device);
   auto [out, lse, out_residual] = ForwardResults(topology, in.feat, false, save, precise);
@@ -83,10 +85,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
     const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& feat,
     const Tensor& attn_src, const Tensor& attn_dst, const OptionalTensor& edge_logits, double negative_slope,
     double dropout_p, const OptionalTensor& seed, const Tensor& grad, const Tensor& out, const Tensor& lse,
-    const Tensor& out_residual, const Tensor& positive, bool need_edge_logits, bool short_rows) {
+    const Tensor& out_residual, const Tensor& positive, bool need_edge_logits, bool short_rows,
+    const OptionalTensor& schedule) {
   const Device device = indptr.device();
   const DeviceGuard guard(device);
-  const Topology topology = AdjacencyTensors{indptr, indices, edge_ids, short_rows}.topology();
+  Topology topology = AdjacencyTensors{indptr, indices, edge_ids, short_rows}.topology();
+  put_schedule(topology, schedule, indptr);
   const int64_t num_dst = out.dim() > 0 ? out.size(0) : 0;
   GatInputs in(topology, topology.num_rows, num_dst,
                {feat, attn_src, attn_dst, edge_logits, negative_slope, {dropout_p, seed}}, device);

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from . import disassembly, launches, paths
 
 WIDTH = 128
-NAMES = ("copy_u_sum", "u_mul_e_sum", "copy_u_max", "u_mul_e_sum backward")
+NAMES = ("copy_u_sum", "u_mul_e_sum", "copy_u_max", "u_mul_e_sum backward", "gat", "gat backward")
 
 
 def _call(name: str, g) -> tuple[Callable, object]:
@@ -29,6 +29,8 @@ def _call(name: str, g) -> tuple[Callable, object]:
 
     raw = torch.ops.halfgnn
     x, w = torch.randn(g.num_src, WIDTH).half(), torch.randn(g.num_edges, 1).half()
+    if name.startswith("gat"):
+        return _gat(g, x, name.endswith("backward"))
     if name.endswith("backward"):
         like = x.shape, w.shape, x.dtype, w.dtype
         grad = torch.randn(g.num_dst, WIDTH).half()
@@ -37,6 +39,20 @@ def _call(name: str, g) -> tuple[Callable, object]:
     op, edge = ("mul", w) if "mul" in name else ("copy_lhs", None)
     reduce = name.rsplit("_", 1)[-1]
     return lambda schedule: raw.gspmm(*g.csc(), op, reduce, x, edge, None, False, False, schedule), g.csc()
+
+
+def _gat(g, x, is_backward: bool) -> tuple[Callable, object]:
+    """The same, of attention with one head."""
+    import torch
+
+    raw = torch.ops.halfgnn
+    feat, src, dst = x[:, None], torch.randn(g.num_src, 1).half(), torch.randn(g.num_dst, 1).half()
+    if not is_backward:
+        call = (*g.csc(), feat, src, dst, None, 0.2, 0.0, None, True, True, False)
+        return lambda schedule: raw.gat_attention(*call, schedule), g.csc()
+    out, lse = torch.randn(g.num_dst, 1, WIDTH).half(), torch.zeros(g.num_dst, 1)
+    call = (*g.csr(), feat, src, dst, None, 0.2, 0.0, None, out, out, lse, out, out, False, False)
+    return lambda schedule: raw.gat_attention_backward(*call, schedule), g.csr()
 
 
 def per_row(call: Callable, rows: int, library, blocks: int) -> list[tuple[str, float]]:

@@ -1,5 +1,7 @@
 """Row schedules: what they hold, when a graph makes them, and that results have the same bits with them."""
 
+import functools
+
 import pytest
 import torch
 import torch.utils.checkpoint
@@ -108,6 +110,37 @@ def test_same_bits_of_gradients(name, device):
         assert torch.equal(with_one, without), (heads, dim)
 
 
+GATS = [
+    (1, 16, torch.float16, False),
+    (2, 8, torch.bfloat16, True),
+    (3, 4, torch.float32, False),
+    (1, 3, torch.float16, True),
+]
+
+
+@pytest.mark.parametrize("heads,dim,dtype,has_edges", GATS)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_same_bits_of_gat(name, heads, dim, dtype, has_edges, device):
+    """Forward and backward, with logits of edges and their gradients, entries dropped."""
+    g = graph_of(GRAPHS[name], device, torch.int64 if heads == 3 else torch.int32)
+    feat, upstream = (randn(rows, heads, dim, dtype=dtype, device=device) for rows in (g.num_src, g.num_dst))
+    src, dst, edge = (randn(rows, heads, dtype=dtype, device=device) for rows in (g.num_src, g.num_dst, g.num_edges))
+    if has_edges:
+        dropped = 0.3, torch.tensor([7, 8], device=device)
+    else:
+        edge, dropped = None, (0.0, None)
+    operands = (feat, src, dst, edge, 0.2, *dropped)
+    found = []
+    for schedules in ((None, None), [row_schedule.row_schedule(x.indptr, g.num_edges) for x in (g.csc(), g.csr())]):
+        results = raw.gat_attention(*g.csc(), *operands, True, True, False, schedules[0])
+        gradients = [
+            raw.gat_attention_backward(*g.csr(), *operands, upstream, *results, need_edge, False, schedules[1])
+            for need_edge in {False, has_edges}
+        ]
+        found.append([*results, *(x for of in gradients for x in of)])
+    assert all(torch.equal(got, expected) for got, expected in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize(
     "change,error",
     [
@@ -147,17 +180,25 @@ def test_not_for_other_graphs():
     assert [schedules_of(g, True) for _ in range(4)] == [(None, None)] * 4
 
 
-def test_training_has_the_same_bits(everywhere):
+@pytest.mark.parametrize("name", ["u_mul_e_sum", "gat_attention"])
+def test_training_has_the_same_bits(name, everywhere):
     """Whichever step makes the schedules; also if a checkpoint's second forward does."""
     g = graph_of(GRAPHS["skewed"])
-    x, w = randn(g.num_src, 8, dtype=torch.float16), randn(g.num_edges, 1, dtype=torch.float16)
+    shapes = {
+        "u_mul_e_sum": [(g.num_src, 8), (g.num_edges, 1)],
+        "gat_attention": [(g.num_src, 2, 8), (g.num_src, 2), (g.num_dst, 2)],
+    }[name]
+    given = [randn(*shape, dtype=torch.float16) for shape in shapes]
+    operator = functools.partial(getattr(ops, name), g)
     results = []
     for step in range(4):
-        operands = [x.clone().requires_grad_(), w.clone().requires_grad_()]
-        if step == 1:
-            out = torch.utils.checkpoint.checkpoint(lambda *y: ops.u_mul_e_sum(g, *y), *operands, use_reentrant=False)
-        else:
-            out = ops.u_mul_e_sum(g, *operands)
+        operands = [x.clone().requires_grad_() for x in given]
+        keeps = step != 1
+        out = (
+            operator(*operands)
+            if keeps
+            else torch.utils.checkpoint.checkpoint(operator, *operands, use_reentrant=False)
+        )
         results.append([out, *torch.autograd.grad(out, operands, torch.ones_like(out))])
     for result in results[1:]:
         assert all(torch.equal(got, expected) for got, expected in zip(result, results[0]))

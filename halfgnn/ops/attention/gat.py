@@ -13,6 +13,7 @@ from ...common.autograd import apply, inputs_of, is_recorded, pull_back, recorde
 from ...common.operands import check_operand
 from ...common.precision import autocast, without_autocast
 from ...graph_argument import GraphLike, as_graph
+from ...row_schedule import schedules_of
 from .._operands import graph_of, needs_grad, out_edges
 from ..edge_softmax import edge_softmax
 from ..sddmm import gsddmm
@@ -32,10 +33,11 @@ class _GATAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, feat, attn_src, attn_dst, edge_logits, slope, dropout_p,
-        seed, precise, short_rows, out_short_rows,
+        seed, precise, short_rows, out_short_rows, schedule, out_schedule,
     ):  # fmt: skip
         return _gat(
-            indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, slope, dropout_p, seed, True, precise, short_rows
+            indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, slope, dropout_p, seed, True, precise, short_rows,
+            schedule,
         )  # fmt: skip
 
     @staticmethod
@@ -47,6 +49,7 @@ class _GATAttention(torch.autograd.Function):
             x.out_indptr, x.out_indices, x.out_edge_ids, x.feat, x.attn_src, x.attn_dst, x.edge_logits, x.seed, *output
         )  # fmt: skip
         ctx.slope, ctx.dropout_p, ctx.short_rows = x.slope, x.dropout_p, x.out_short_rows
+        ctx.out_schedule = x.out_schedule  # not among the saved tensors, as in spmm.py
 
     @staticmethod
     def backward(ctx, grad, *_):
@@ -56,7 +59,7 @@ class _GATAttention(torch.autograd.Function):
         needs = _GATInputs(*ctx.needs_input_grad)
         args = (
             *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse, out_residual, positive, needs.edge_logits,
-            ctx.short_rows,
+            ctx.short_rows, ctx.out_schedule,
         )  # fmt: skip
         if is_recorded():
             needed = needs.feat, needs.attn_src, needs.attn_dst, needs.edge_logits
@@ -199,11 +202,13 @@ def gat_attention(
     src, dst, edge = _logits_like(feat, attn_src, attn_dst, edge_logits)
     operands, options = (feat, src, dst, edge), (slope, dropout_p)
     seed = draw_seed(dropout_p, feat.device)
-    if needs_grad(*operands):
+    with_grad = needs_grad(*operands)
+    schedules = schedules_of(g, with_grad)
+    if with_grad:
         sides, short = (*g.csc(), *g.csr()), (g.short_csc, g.short_csr)
-        out = apply(_GATAttention, *sides, *operands, *options, seed, precise, *short)[0]
+        out = apply(_GATAttention, *sides, *operands, *options, seed, precise, *short, *schedules)[0]
     else:
-        out = _gat(*g.csc(), *operands, *options, seed, False, False, g.short_csc)[0]
+        out = _gat(*g.csc(), *operands, *options, seed, False, False, g.short_csc, schedules[0])[0]
     if not return_weights:
         return out
     assert src is not None and dst is not None

@@ -26,6 +26,81 @@ struct Schedule {
   }
 };
 
+// The rows of a unit, or the piece of a slot, in the order of a schedule if there is one. The whole warp takes part.
+struct ScheduledUnit {
+  static constexpr uint32_t kNone = TeamRow::kNoLine;
+
+  // Of the row whose number in the unit the lane has, or of the piece, whose row lane 1 has in place of its line.
+  uint32_t line;
+  uint32_t begin;
+  uint32_t num_edges;
+
+  __device__ bool exists() const { return line != kNone; }
+
+  // False if the slot's row is short.
+  __device__ bool start_piece(const Rows& rows, const Schedule& schedule, uint32_t unit, int lane) {
+    Piece piece;
+    if (!schedule.exists()) {
+      if (!find_piece(rows, unit, lane, piece)) return false;
+    } else {
+      const int32_t slot = schedule.slot(unit);
+      if (slot < 0) return false;
+      const int64_t row = schedule.row_of_piece(rows, unit);
+      piece = piece_of_slot(rows, slot, row, rows.indptr.offset(row), rows.indptr.offset(row + 1));
+    }
+    line = lane == 1 ? piece.row : piece.line;
+    begin = piece.begin;
+    num_edges = static_cast<uint32_t>(piece.num_edges());
+    return true;
+  }
+
+  // Long rows are left out: they have no line and no edges. unit: among those of short rows.
+  __device__ void start_rows(const RowUnits& units, const Schedule& schedule, uint32_t unit, int lane) {
+    const Rows& rows = units.rows;
+    const int64_t place = static_cast<int64_t>(uint64_t{unit} << units.log2_rows) + lane;
+    line = kNone;
+    begin = num_edges = 0;
+    if (lane < 1 << units.log2_rows && place < rows.num_rows) {
+      line = !schedule.exists() ? static_cast<uint32_t>(place) : schedule.row(rows, place);
+    }
+    if (line != kNone) {
+      begin = static_cast<uint32_t>(rows.indptr.offset(line));
+      num_edges = static_cast<uint32_t>(rows.indptr.offset(int64_t{line} + 1)) - begin;
+    }
+    if (rows.is_long(num_edges)) {
+      line = kNone;
+      num_edges = 0;
+    }
+  }
+};
+
+// The same, with the methods of UnitWalk that do not say in which order rows are.
+class ScheduledRows {
+ public:
+  // False if the unit has nothing to do.
+  __device__ bool start(const RowUnits& units, const Schedule& schedule, uint32_t unit, int lane) {
+    is_slot_ = unit < units.rows.num_slots;
+    if (is_slot_) return own_.start_piece(units.rows, schedule, unit, lane);
+    own_.start_rows(units, schedule, unit - static_cast<uint32_t>(units.rows.num_slots), lane);
+    return true;
+  }
+  __device__ bool is_slot() const { return is_slot_; }
+  // Long rows are none of them.
+  __device__ bool has_own_row(const Rows&, int) const { return own_.exists(); }
+  __device__ uint32_t degree_of_own_row() const { return own_.num_edges; }
+  __device__ Piece piece(int i) const {
+    const uint32_t begin = __shfl_sync(kFullMask, own_.begin, i),
+                   end = __shfl_sync(kFullMask, own_.begin + own_.num_edges, i);
+    const uint32_t line = __shfl_sync(kFullMask, own_.line, i),
+                   row = __shfl_sync(kFullMask, own_.line, i | (is_slot_ ? 1 : 0));
+    return {row, begin, end, line, !is_slot_};
+  }
+
+ private:
+  ScheduledUnit own_;
+  bool is_slot_;
+};
+
 // Walks a unit as TeamWalk does, in the order of a schedule if there is one. First the rows of the unit are put in
 // order: those that wait for the others, in lanes from 0 on, then those of teams. A schedule has them so. `work` has
 //   load(position), start(team, row, index, pass) and finish(team, row, is_piece), as for TeamWalk
@@ -44,12 +119,12 @@ class ScheduledWalk {
     is_slot_ = static_cast<int>(uniform(unit < rows.num_slots ? 1 : 0));  // a shuffle is not computed again
     int waiting = 1, count = 1;
     if (is_slot_ != 0) {
-      if (!start_piece(unit)) return false;
+      if (!own_.start_piece(rows, schedule_, unit, lane_)) return false;
     } else {
-      start_rows(unit - static_cast<uint32_t>(rows.num_slots));
-      const bool waits = num_edges_ > static_cast<uint32_t>(units_.layout.team_edges);
-      const unsigned int of_teams = __ballot_sync(kFullMask, line_ != kNone && !waits);
-      const unsigned int of_warp = __ballot_sync(kFullMask, line_ != kNone && waits), all = of_teams | of_warp;
+      own_.start_rows(units_.row_units, schedule_, unit - static_cast<uint32_t>(rows.num_slots), lane_);
+      const bool waits = own_.num_edges > static_cast<uint32_t>(units_.layout.team_edges);
+      const unsigned int of_teams = __ballot_sync(kFullMask, own_.exists() && !waits);
+      const unsigned int of_warp = __ballot_sync(kFullMask, own_.exists() && waits), all = of_teams | of_warp;
       waiting = __popc(of_warp);
       count = __popc(all);
       if (count == 0) return false;
@@ -65,48 +140,10 @@ class ScheduledWalk {
   }
 
   // Of the long row, and the piece's.
-  __device__ uint32_t row() const { return __shfl_sync(kFullMask, line_, 1); }
-  __device__ uint32_t slot() const { return uniform(line_); }
+  __device__ uint32_t row() const { return __shfl_sync(kFullMask, own_.line, 1); }
+  __device__ uint32_t slot() const { return uniform(own_.line); }
 
  private:
-  static constexpr uint32_t kNone = TeamRow::kNoLine;
-
-  __device__ bool start_piece(uint32_t unit) {
-    const Rows& rows = units_.row_units.rows;
-    Piece piece;
-    if (!schedule_.exists()) {
-      if (!find_piece(rows, unit, lane_, piece)) return false;
-    } else {
-      const int32_t slot = schedule_.slot(unit);
-      if (slot < 0) return false;
-      const int64_t row = schedule_.row_of_piece(rows, unit);
-      piece = piece_of_slot(rows, slot, row, rows.indptr.offset(row), rows.indptr.offset(row + 1));
-    }
-    line_ = lane_ == 1 ? piece.row : piece.line;
-    begin_ = piece.begin;
-    num_edges_ = static_cast<uint32_t>(piece.num_edges());
-    return true;
-  }
-
-  __device__ void start_rows(uint32_t unit) {
-    const RowUnits& units = units_.row_units;
-    const Rows& rows = units.rows;
-    const int64_t place = static_cast<int64_t>(uint64_t{unit} << units.log2_rows) + lane_;
-    line_ = kNone;
-    begin_ = num_edges_ = 0;
-    if (lane_ < 1 << units.log2_rows && place < rows.num_rows) {
-      line_ = !schedule_.exists() ? static_cast<uint32_t>(place) : schedule_.row(rows, place);
-    }
-    if (line_ != kNone) {
-      begin_ = static_cast<uint32_t>(rows.indptr.offset(line_));
-      num_edges_ = static_cast<uint32_t>(rows.indptr.offset(int64_t{line_} + 1)) - begin_;
-    }
-    if (rows.is_long(num_edges_)) {
-      line_ = kNone;
-      num_edges_ = 0;
-    }
-  }
-
   // Bit k of `first` comes to lane k', if it is the k'-th, and those of `then` to the lanes behind.
   __device__ void put_in_order(unsigned int first, unsigned int then, int num_first) {
     const bool is_first = lane_ < num_first;
@@ -119,10 +156,11 @@ class ScheduledWalk {
       if (__popc(bits & below) <= wanted) source += step;
     }
     const bool exists = wanted < __popc(bits);
-    const uint32_t line = __shfl_sync(kFullMask, line_, source), edges = __shfl_sync(kFullMask, num_edges_, source);
-    begin_ = __shfl_sync(kFullMask, begin_, source);
-    line_ = exists ? line : kNone;
-    num_edges_ = exists ? edges : 0;
+    const uint32_t line = __shfl_sync(kFullMask, own_.line, source),
+                   edges = __shfl_sync(kFullMask, own_.num_edges, source);
+    own_.begin = __shfl_sync(kFullMask, own_.begin, source);
+    own_.line = exists ? line : ScheduledUnit::kNone;
+    own_.num_edges = exists ? edges : 0;
   }
 
   // Rows first ... last - 1 of the unit, each by a team. Lanes behind the last one have no row.
@@ -158,8 +196,8 @@ class ScheduledWalk {
 
   __device__ TeamRow take(const Team& team, int first) const {
     const int own = first + team.number;
-    const uint32_t begin = __shfl_sync(kFullMask, begin_, own), edges = __shfl_sync(kFullMask, num_edges_, own);
-    return {__shfl_sync(kFullMask, line_, own), begin, static_cast<int>(edges)};
+    const uint32_t begin = __shfl_sync(kFullMask, own_.begin, own), edges = __shfl_sync(kFullMask, own_.num_edges, own);
+    return {__shfl_sync(kFullMask, own_.line, own), begin, static_cast<int>(edges)};
   }
 
   __device__ auto load(const Team& team, const TeamRow& row, int offset) const {
@@ -170,10 +208,7 @@ class ScheduledWalk {
   const Schedule schedule_;
   const int lane_;
   Work& work_;
-  // Of the row whose number in the unit the lane has, or of the piece, whose row lane 1 has in place of its line.
-  uint32_t line_;
-  uint32_t begin_;
-  uint32_t num_edges_;
+  ScheduledUnit own_;
   int is_slot_;
 };
 

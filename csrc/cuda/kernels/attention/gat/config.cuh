@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../../core/heads.cuh"
+#include "../../core/scheduled_walk.cuh"
 #include "plan.h"
 
 namespace halfgnn::cuda {
@@ -36,18 +37,21 @@ struct GatConfig {
   static constexpr bool kTeams = !kDots && kRepeat == 1;
   static constexpr int kUnroll = 4;  // edges of a group in flight
   // Registers hold those edges, the sums, and what the lane knows of the window: 64 with one sum, 80 with two or with
-  // dots; 8 to 32 more with narrow accesses, and before sm_90; from sm_90 on 72 with two sums of one head.
+  // dots; 8 to 32 more with narrow accesses, and before sm_90; from sm_90 on 72 with two sums of one head. Of one sum
+  // of one head ptxas has been seen to need 56 on sm_90.
   static constexpr int kLarger = kRepeat == 2 ? 2 * kBlockLess : kBlockLess;
   static constexpr int kNarrow =
       kRepeat == 1 ? 0 : (kRepeat == 4 && (kDots || (kGatOlder && !kPositive)) ? 2 : 1) + kLarger;
   static constexpr int kBlocksOfTwoSums = 6 - kGatOlder + (kOneHead && !kGatOlder ? 1 : 0);
-  static constexpr int kFourWarps = (kPositive || kDots ? kBlocksOfTwoSums : 8 - 2 * kGatOlder) - kNarrow;
+  static constexpr int kBlocksOfOneSum = 8 - 2 * kGatOlder + (kOneHead && kCompiledArch == 900 ? 1 : 0);
+  static constexpr int kFourWarps = (kPositive || kDots ? kBlocksOfTwoSums : kBlocksOfOneSum) - kNarrow;
   static constexpr int kMinBlocks = kFourWarps * 4 / kGatWarps;
 };
 
 // Rows are gathered and added up with a weight that depends on the edge and the head.
 struct GatGather {
   RowUnits units;
+  Schedule schedule;  // of rows that groups share
   Ids columns;
   Ids edge_ids;
   HeadLayout layout;
@@ -67,6 +71,7 @@ inline GatGather gat_gather(const GatArgs& args, const GatPlan& plan, const void
                             const AttentionPartials& partials) {
   GatGather gather{};
   gather.units = plan.units;
+  gather.schedule = {args.topology.schedule};
   gather.columns = indices_of(args.topology);
   gather.edge_ids = edge_ids_of(args.topology);
   gather.layout = plan.layout;

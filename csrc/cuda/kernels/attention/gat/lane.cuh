@@ -8,10 +8,13 @@
 //
 // Rows of few edges are not worked on by the whole warp: each group takes one of them, so that as many are worked on at
 // once. A window has all edges of these rows, so that each is weighed in one go. Few means that the window has room for
-// as many edges of every group's row. So how a row is added up depends on its own degree, and not on its neighbours.
+// as many edges of every group's row. So how a row is added up depends on its own degree, and not on its
+// neighbours, and rows may be walked in the order of a schedule.
+//
 // With dots (GatSums) or narrow accesses warps take all rows, and windows do not end with a row.
 #pragma once
 
+#include "../../core/scheduled_walk.cuh"
 #include "../../core/uniform.cuh"
 #include "row_sums.cuh"
 
@@ -83,11 +86,10 @@ struct GroupRow {
 
 // Has a Lane work on the rows of a unit that `rows` names by bits: a row per group at a time. Their ids are read one
 // step ahead.
-template <class Lane>
-__device__ void run_rows_of_groups(const UnitWalk& walk, uint32_t rows, Lane& work) {
+template <class Walk, class Lane>
+__device__ void run_rows_of_groups(const Walk& walk, uint32_t rows, Lane& work) {
   auto& window = work.window();
   const auto& frame = window.frame;
-  const auto last_row = static_cast<uint32_t>(frame.gather.units.rows.num_rows) - 1;
   const auto load_ids = [&](int first) {
     window.load_ids_of_rows(walk.piece(first + window.group_of_place(frame.lane)));
   };
@@ -95,29 +97,33 @@ __device__ void run_rows_of_groups(const UnitWalk& walk, uint32_t rows, Lane& wo
   load_ids(first);
   while (rows != 0) {
     const int own = first + frame.group();
-    const Piece piece = walk.piece(own);
     const bool exists = (rows >> own & 1u) != 0;
+    const Piece piece = walk.piece(own);
+    const GroupRow row{exists ? piece.row : 0, exists ? piece.num_edges() : 0, exists};
     rows &= kFullMask << (first + (1 << frame.log2_groups()));
     window.take_ids();
     first = __ffs(static_cast<int>(rows)) - 1;
     if (rows != 0) load_ids(first);
-    work.run(GroupRow{min(piece.row, last_row), exists ? piece.num_edges() : 0, exists});
+    work.run(row);
   }
 }
 
 // Has a Lane work on the rows of a unit. Rows of so few edges that those of all groups fit in a window are worked on by
 // one group each; then others by the whole warp, one after the other.
-template <class Lane>
-__device__ void run_rows(const UnitWalk& walk, const RowUnits& units, Lane& work) {
+template <class Walk, class Lane>
+__device__ void run_rows(const Walk& walk, const RowUnits& units, Lane& work) {
   auto& window = work.window();
   uint32_t others = 1;
   if (!walk.is_slot()) {
-    const int lane = window.frame.lane;
-    const uint32_t degree = walk.degree_of_own_row();
-    const bool is_whole = walk.has_own_row(units.rows, lane) && !units.rows.is_long(degree);
-    const uint32_t of_groups = __ballot_sync(kFullMask, is_whole && degree <= window.row_size());
-    others = __ballot_sync(kFullMask, is_whole) & ~of_groups;
+    // Asked for again behind the others, so that no register holds the answer meanwhile.
+    const auto rows_of = [&](bool are_of_groups) {
+      const uint32_t degree = walk.degree_of_own_row();
+      const bool is_whole = walk.has_own_row(units.rows, window.frame.lane) && !units.rows.is_long(degree);
+      return __ballot_sync(kFullMask, is_whole && (degree <= window.row_size()) == are_of_groups);
+    };
+    const uint32_t of_groups = rows_of(true);
     if (of_groups != 0) run_rows_of_groups(walk, of_groups, work);
+    others = rows_of(false);
   }
   for (; others != 0; others &= others - 1) {
     const Piece piece = walk.piece(__ffs(static_cast<int>(others)) - 1);
@@ -141,12 +147,14 @@ __device__ void run_gat_lane(const Args& args) {
   // The same in all lanes, as the compiler now knows.
   const uint32_t unit = __shfl_sync(kFullMask, block * kGatWarps + threadIdx.x / kWarpSize, 0);
   if (unit >= gather.units.num_units) return;  // whole warps
-  UnitWalk walk;
-  if (!walk.start(gather.units, unit, lane)) return;
   Lane work(args, static_cast<int>(slice), lane, words[threadIdx.x / kWarpSize]);
-  if constexpr (Lane::kTeams) {
-    run_rows(walk, gather.units, work);
+  if constexpr (Lane::kTeams && kCompiledArch >= 800) {  // before that there are no registers left for schedules
+    ScheduledRows rows;
+    if (rows.start(gather.units, gather.schedule, unit, lane)) run_rows(rows, gather.units, work);
   } else {
+    UnitWalk walk;
+    if (!walk.start(gather.units, unit, lane)) return;
+    if constexpr (Lane::kTeams) return run_rows(walk, gather.units, work);
     work.window().start(walk.first_position(), static_cast<uint32_t>(gather.units.rows.num_edges));
     walk.for_each_row(gather.units.rows, [&](const Piece& piece, bool is_skipped) {
       if (!is_skipped) work.run(piece);
