@@ -1,4 +1,4 @@
-"""Row schedules: the order in which sums on a GPU walk the rows of a graph that is used again and again.
+"""Row schedules: the order in which sums and GAT on a GPU walk the rows of a graph that is used again and again.
 
 Warps there walk several rows at once, and wait for the longest of them. A schedule puts rows of like lengths side by side, among
 neighbouring ones so that caches serve what they share, as the row swizzle of Sputnik does (Gale et al., SC 2020); and it lists the

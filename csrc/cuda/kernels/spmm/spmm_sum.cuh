@@ -30,22 +30,24 @@ __device__ LaneEdge load_ids(const SumKernelArgs& args, uint32_t position) {
   return ids;
 }
 
-// Of an edge. keeps: whether to leave it at its position.
-inline __device__ float load_weight(const SumKernelArgs& args, uint32_t edge, uint32_t position, bool keeps) {
+inline __device__ float load_weight(const SumKernelArgs& args, uint32_t edge) {
   return with_type(args.weight_type, [&](auto t) {
     using T = TypeOf<decltype(t)>;
-    const auto weight = Fragment<T, 1>::load_streaming(static_cast<const T*>(args.weight) + edge);
-    if (keeps) static_cast<decltype(weight.word)*>(args.ordered_weight)[position] = weight.word;
-    return weight.value();
+    return Fragment<T, 1>::load_streaming(static_cast<const T*>(args.weight) + edge).value();
   });
 }
 
-// The factor of a lane's edge that is the same for all its elements. is_own: no other lane has the edge.
+// The factor of a lane's edge that is the same for all its elements.
 template <Weighting kWeighting>
-__device__ float load_factor(const SumKernelArgs& args, const LaneEdge& ids, uint32_t position, bool is_own) {
+__device__ float load_factor(const SumKernelArgs& args, const LaneEdge& ids, uint32_t position) {
   float factor = 1.f;
   if (kWeighting == Weighting::kEdge && args.weight != nullptr) {
-    factor = load_weight(args, ids.edge, position, args.ordered_weight != nullptr && is_own);
+    factor = load_weight(args, ids.edge);
+    // Places past the end of a row have the weight of its last edge. Of one edge, so that no bits are lost.
+    if (__builtin_expect(args.ordered_weight != nullptr, 0)) {
+      const float weight[1] = {factor};
+      store_rounded_as(args.ordered_weight, args.weight_type, position, weight);
+    }
   }
   if (args.scale.exists()) factor *= args.scale.of(args.feat_by_edge ? args.columns.id(position) : ids.row);
   return factor;
@@ -96,7 +98,7 @@ struct SumLane {
     const int left = row.num_edges - chunk;
     if (kWeighting == Weighting::kEdge || (kPerHead && args.scale.exists())) {
       const uint32_t position = row.position(args.gather.units.row_units.rows, team, chunk);
-      factor = load_factor<kWeighting>(args, ids, position, team.lane < left);
+      factor = load_factor<kWeighting>(args, ids, position);
     }
     for_each_batch_of<Config, !kPerHead>(team, lengths, chunk, [&](auto edges, auto full, int start) {
       add_batch<decltype(edges)::value, decltype(full)::value>(team, ids, factor, start, left);
