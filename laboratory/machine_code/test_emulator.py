@@ -346,6 +346,14 @@ def test_warps_of_a_block_meet_at_barriers():
     assert counts.total == 3 * 2 * (len(BEGIN) + len(lines) + len(END))
 
 
+def test_copies_to_shared_memory():
+    lines = ["LEA R6, R0, 0x400, 0x4", "LDS.128 R8, [R6]", "ISETP.LT.AND P0, PT, R0, 0x8, PT"]
+    lines += ["@P0 LDGSTS.E.BYPASS.128 [R6], desc[UR4][R2.64]", "LDGDEPBAR", "DEPBAR.LE SB0, 0x0", "LDS.128 R8, [R6]"]
+    given = words(LANE, LANE + 100, 0, 7)
+    out = execute(*lines, given=given)
+    assert (out[:8] == given[:8]).all() and (out[8:] == 0xCDCDCDCD).all()
+
+
 def test_calls_and_collectives_of_lanes_that_have_parted():
     lines = [
         "MOV R6, 0xb0",

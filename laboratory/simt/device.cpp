@@ -39,6 +39,7 @@ constexpr Name kNames[] = {
     {"warp_barriers", &Settings::warp_barriers},
     {"block_barriers", &Settings::block_barriers},
     {"fences", &Settings::fences},
+    {"copies", &Settings::copies},
     {"races", &Settings::races},
     {"launches", &Settings::launches},
     {"memsets", &Settings::memsets},

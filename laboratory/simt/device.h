@@ -16,12 +16,13 @@ struct Settings {
   int64_t memory_kilohertz = 0;  // of 1024 bits; 0: it does not say
   int64_t arch = 900;  // compute capability, as nvcc writes it: HALFGNN_ARCH (csrc/cuda/kernels/core/arch.cuh)
   // Negative controls: 0 makes every shuffle return the lane's own value, lets everybody pass a barrier, drops every
-  // __threadfence(), or changes the layout of fragments of matrices.
+  // __threadfence() or wait for copies, or changes the layout of fragments of matrices.
   int64_t shuffles = 1;
   int64_t matrices = 1;
   int64_t warp_barriers = 1;
   int64_t block_barriers = 1;
   int64_t fences = 1;
+  int64_t copies = 1;
   int64_t races = 1;  // 0: they are not looked for
   // Counted over all launches so far.
   int64_t launches = 0;

@@ -72,6 +72,9 @@ std::string access_of(int thread, bool is_store, const void* pc) {
 }  // namespace
 
 std::string describe(const Race& race, int thread) {
+  if (race.other_is_copy) {
+    return access_of(thread, race.access.is_store, race.access.pc) + " the target of a copy that is not waited for";
+  }
   return "a race over shared memory: " + access_of(thread, race.access.is_store, race.access.pc) + ", " +
          access_of(race.other_warp * warpSize, race.other_is_store, race.other_pc) + ", without a barrier between";
 }

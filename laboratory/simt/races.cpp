@@ -27,6 +27,9 @@ void Races::begin_launch(const char* segment, size_t bytes) {
 void Races::end_launch() { watched_bytes = 0; }
 
 Race Races::access(int thread, const Access& access) {
+  if (access.copy == Access::kBegins) {  // what was loaded before is compared before it changes
+    if (const Race race = end_turn(thread)) return race;
+  }
   for (size_t done = 0; !access.is_store && done < access.bytes; done += kMostBytes) {
     Loaded loaded{access, {}};
     loaded.access.address += done;
@@ -57,10 +60,15 @@ Race Races::touch(Cell& cell, int thread, const Access& access) const {
   const int warp = warp_of(thread), lane = thread % warpSize;
   const uint64_t epoch = warp_epochs_[warp];
   if (cell.block_epoch != block_epoch_) {
+    const uint64_t copied_in = cell.copied_in;
     cell = Cell{};
+    cell.copied_in = copied_in;
     cell.block_epoch = block_epoch_;
     cell.writer = cell.last_reader = -1;
   }
+  if (access.copy == Access::kEnds) cell.copied_in = 0;
+  if (cell.copied_in == block_) return {access, warp_of(cell.writer), true, cell.write_pc, true};
+  if (access.copy == Access::kBegins) cell.copied_in = block_;
   if (cell.writer >= 0 && cell.writer != thread && (warp_of(cell.writer) != warp || cell.write_epoch == epoch)) {
     return {access, warp_of(cell.writer), true, cell.write_pc};
   }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "copies.h"
 #include "device.h"
 #include "fiber.h"
 #include "global_races.h"
@@ -57,6 +58,7 @@ class Machine {
   void fence() { global_races_.fence(current_); }
   bool is_running() const { return is_running_; }
   int current_lane() const { return current_ % warpSize; }
+  int current_thread() const { return current_; }
   [[noreturn]] void fail_lane(const std::string& message);
 
  private:
@@ -192,6 +194,7 @@ void Machine::run_lane() {
   Fiber::entered(std::exchange(unknown_main_, nullptr));
   body_.run(body_.context);
   report(races_.end_turn(current_));
+  if (settings.races != 0 && copies.has_any(current_)) fail_lane("a thread ends before it has waited for its copies");
   const int warp = current_ / warpSize;
   const uint32_t bit = 1u << current_lane();
   stop(warp, bit);
@@ -228,7 +231,8 @@ void Machine::start_block() {
   live_ = threads_;
   arrived_ = 0;
   shared_->begin_block();
-  races_.sync_block();
+  copies.begin_block(shared_->begin(), shared_->bytes());
+  races_.begin_block();
   global_races_.begin_block();
 }
 
@@ -476,6 +480,7 @@ void fence() {
 }
 
 int current_lane() { return machine.current_lane(); }
+int current_thread() { return machine.current_thread(); }
 
 void fail(const char* message, Site site) {
   const std::string text = std::string(message) + " at " + to_string(site);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <exception>
 
+#include "../../csrc/cuda/kernels/core/async_copy.cuh"
 #include "../../csrc/cuda/kernels/core/mma.cuh"
 #include "../../csrc/cuda/kernels/core/uniform.cuh"
 
@@ -214,6 +215,56 @@ __global__ void read_place(const Args args) {
   args.out[1 + blockIdx.x] = value;
 }
 
+// A ring of three stages of 16 bytes a lane: out = the sum of each four values, of the lane's own quads and, behind a
+// barrier, of its neighbour's. n: what is done wrong.
+enum WrongCopy { kNoWait = 1, kOneGroupTooFew, kGroupsNotEnded, kNoBarrierForOthers, kOverwritesTooSoon, kNoWaitAtEnd };
+__global__ void ring_of_copies(const Args args) {
+  constexpr int kStages = 3, kSteps = 8;
+  extern __shared__ uint4 ring[];  // (stages, threads)
+  const int lane = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const auto place = [&](int step) { return ring + step % kStages * threads; };
+  const auto issue = [&](int step) {
+    const auto* const from = reinterpret_cast<const uint4*>(args.in) + (step * threads + lane) % 16;
+    if (step < kSteps) halfgnn::cuda::copy_async<16>(place(step) + lane, from);
+    if (args.n != kGroupsNotEnded) halfgnn::cuda::end_group_of_copies();
+  };
+  issue(0);
+  issue(1);
+  unsigned int sum = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    const int ahead = args.n == kOverwritesTooSoon ? step + kStages : step + kStages - 1;
+    issue(ahead);
+    if (args.n == kOneGroupTooFew) {
+      halfgnn::cuda::wait_for_copies<kStages>();
+    } else if (args.n != kNoWait) {
+      halfgnn::cuda::wait_for_copies<kStages - 1>();
+    }
+    const uint4 own = place(step)[lane];
+    if (args.n != kNoBarrierForOthers) __syncwarp();
+    const uint4 other = place(step)[lane ^ 1];
+    sum += own.x + own.y + own.z + own.w + other.x + other.y + other.z + other.w;
+    __syncwarp();
+  }
+  if (args.n == kNoWaitAtEnd) issue(0);
+  args.out[threadIdx.x] = static_cast<int>(sum);
+}
+__global__ void copy_to_global(const Args args) { halfgnn::cuda::copy_async<4>(args.out + lane_of(), args.in); }
+// Twice to a place that its lane reads. n: 1, 2: a misaligned target, source.
+__global__ void copies_to_one_place(const Args args) {
+  __shared__ int4 values[33];
+  int* const at = reinterpret_cast<int*>(values) + 4 * lane_of();
+  int sum = 0;
+  for (int round = 0; round < 2; ++round) {
+    const int* const from = args.in + 4 * ((lane_of() + round) % 8);
+    halfgnn::cuda::copy_async<16>(at + args.n % 2, from + args.n / 2);
+    halfgnn::cuda::end_group_of_copies();
+    __syncwarp();
+    halfgnn::cuda::wait_for_copies<0>();
+    sum += at[0];
+  }
+  args.out[threadIdx.x] = sum;
+}
+
 // ---- errors
 
 __global__ void missing_lanes(const Args args) {
@@ -273,6 +324,9 @@ constexpr Named kKernels[] = {
     SIMT_NAMED(race_of_a_sum),
     SIMT_NAMED(race_with_the_next_round),
     SIMT_NAMED(last_to_arrive),
+    SIMT_NAMED(ring_of_copies),
+    SIMT_NAMED(copy_to_global),
+    SIMT_NAMED(copies_to_one_place),
     SIMT_NAMED(same_place),
     SIMT_NAMED(read_place),
     SIMT_NAMED(uninitialised),

@@ -13,8 +13,6 @@ extern "C" thread_local __attribute__((visibility("hidden"))) char simt_dynamic_
 namespace simt {
 namespace {
 
-constexpr int kGarbage = 0xcd;  // a large negative integer, an implausible float; 0xcdcd is -23.2 as fp16, -4e8 as bf16
-
 constexpr size_t kPiece = 1024;
 static_assert(kMaxSharedBytes % kPiece == 0, "build.py aligns dynamic shared memory to pieces");
 

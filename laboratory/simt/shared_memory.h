@@ -10,6 +10,8 @@ namespace simt {
 
 constexpr size_t kStaticSharedBytes = 48 * 1024;  // what a launch may use without asking
 constexpr size_t kMaxSharedBytes = 227 * 1024;
+// A large negative integer, an implausible float; 0xcdcd is -23.2 as fp16, -4e8 as bf16.
+constexpr int kGarbage = 0xcd;
 
 class SharedMemory {
  public:

@@ -206,6 +206,54 @@ def test_the_last_to_arrive(blocks, threads, seed):
     assert "a race over global memory" in launch("last_to_arrive", fences=0, **shape)[1]
 
 
+WRONG_COPIES = {
+    "no wait": 1, "a wait for a group too few": 2, "groups that do not end": 3, "no barrier for others": 4,
+    "a stage that is still read": 5, "a thread ends before it has waited": 6,
+}  # fmt: skip
+RING = 3 * 16  # bytes of a thread
+
+
+@pytest.mark.parametrize("arch", [750, 800, 900])
+@pytest.mark.parametrize("threads", [32, 64])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_ring_of_copies(arch, threads, seed):
+    """A mistake is found whatever its lanes read. Before sm_80 copies are done at once, and only barriers can be missing."""
+    shape = {"threads": threads, "shared": RING * threads, "seed": seed, "arch": arch}
+    quads = VALUES.reshape(16, 4).sum(1)
+    own = [sum(quads[(step * threads + lane) % 16] for step in range(8)) for lane in range(threads)]
+    expected = [own[lane] + own[lane ^ 1] for lane in range(threads)]
+    assert run("ring_of_copies", **shape)[:threads].tolist() == expected
+    for name, n in WRONG_COPIES.items():
+        message = launch("ring_of_copies", n=n, **shape)[1]
+        if n == 4 or (n == 5 and arch == 750):
+            assert "a race over shared memory: warp" in message or n == 5, name
+        elif arch > 750:
+            assert "waited for" in message and "ring_of_copies" in message, name
+        else:
+            assert message == "", name
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_what_is_read_before_it_has_been_waited_for(n):
+    shape = {"shared": RING * 32, "races": 0}
+    assert (run("ring_of_copies", n=n, **shape) != run("ring_of_copies", **shape)).any()
+
+
+def test_copies_off():
+    shape = {"shared": RING * 32, "copies": 0}
+    assert "waited for" in launch("ring_of_copies", **shape)[1]
+    assert (run("ring_of_copies", races=0, **shape)[:32] == (64 * GARBAGE + 2**31) % 2**32 - 2**31).all()
+
+
+def test_copies_that_cuda_refuses():
+    lane = np.arange(32)
+    assert (run("copies_to_one_place")[:32] == 4 * (lane % 8 + (lane + 1) % 8)).all()
+    assert "a copy to a misaligned address" in launch("copies_to_one_place", n=1)[1]
+    assert "a copy to what is not shared memory" in launch("copy_to_global")[1]
+    ran, output = launch_in_fork("copies_to_one_place", n=2)
+    assert ran is None and "misaligned address" in output
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_blocks_at_one_place(seed):
     """Writes of two blocks, and a write after a read."""

@@ -211,6 +211,22 @@ def _store(warps, i) -> Execute:
     return execute
 
 
+@instruction("LDGSTS", modifiers=f"BYPASS {_CACHING} {_SIZES}")
+def _copy(warps, i) -> Execute:
+    """Done at once: that they are waited for is the simulator's to see."""
+    target, source = i.operands
+    to, at, into, access = _address(warps, target), _address(warps, source), _Shared(i), _Global(i)
+
+    def execute(guard):
+        values = access.memory[access.places(np.broadcast_to(at(), warps.shape), guard, warps)]
+        places = into.places(np.broadcast_to(to(), warps.shape), guard, warps)
+        for place, word in zip(places, values):
+            lanes = slice(None) if guard is None else guard
+            into.memory[place[lanes]] = word[lanes]
+
+    return execute
+
+
 @instruction("ATOMG", modifiers="E ADD STRONG GPU")
 def _atomic_add(warps, i) -> Execute:
     """Of 32 bits. Lanes come one after the other."""
