@@ -16,10 +16,12 @@ constexpr unsigned int kFullMask = 0xffffffffu;
 
 // Blocks that a multiprocessor runs at the same time, at most.
 constexpr bool kIsAmpereOfConsumers = kCompiledArch == 860 || kCompiledArch == 870;
-constexpr bool kIsAdaOrLater = kCompiledArch == 890 || kCompiledArch >= 1200;
-constexpr int kMaxBlocksAtOnce = kCompiledArch == 750 || kIsAmpereOfConsumers ? 16 : kIsAdaOrLater ? 24 : 32;
+constexpr bool kIsAdaOrBlackwellOfConsumers = kCompiledArch == 890 || kCompiledArch >= 1200;
+constexpr int kMaxBlocksAtOnce = kCompiledArch == 750 || kIsAmpereOfConsumers ? 16
+                                 : kIsAdaOrBlackwellOfConsumers               ? 24
+                                                                              : 32;
 // ptxas takes a few registers more for 8.6, 8.9 and 12.x. Kernels that would spill there have a block less.
-constexpr int kBlockLess = kIsAmpereOfConsumers || kIsAdaOrLater ? 1 : 0;
+constexpr int kBlockLess = kIsAmpereOfConsumers || kIsAdaOrBlackwellOfConsumers ? 1 : 0;
 // Of blocks of so many warps: those that make `warps` of a multiprocessor's.
 constexpr int blocks_for(int warps, int warps_of_block) {
   const int blocks = warps / warps_of_block;
