@@ -141,17 +141,7 @@ class PairSums {
 
   // sums = factor * sums, of a run
   __device__ void rescale(float factor) {
-#pragma unroll
-    for (int s = 0; s < Config::kSums; ++s) {
-#pragma unroll
-      for (int r = 0; r < kRepeat; ++r) {
-        float sum[kVector];
-        runs_.load(s, r, sum);
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) sum[i] *= factor;
-        runs_.store(s, r, sum);
-      }
-    }
+    for_each_sum([&](int, float& sum) { sum *= factor; });
   }
 
   // The run joins the total, and what rounding that addition lost starts the next run. At the row's end the run takes
@@ -163,19 +153,7 @@ class PairSums {
       totals_.maximum[threadIdx.x] = maximum;
     }
     join_total(is_last, rescale, totals_.factors[threadIdx.x], factor_sum);
-#pragma unroll
-    for (int s = 0; s < Config::kSums; ++s) {
-#pragma unroll
-      for (int r = 0; r < kRepeat; ++r) {
-        float sum[kVector];
-        runs_.load(s, r, sum);
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          join_total(is_last, rescale, totals_.sums[(s * kRepeat + r) * kVector + i][threadIdx.x], sum[i]);
-        }
-        runs_.store(s, r, sum);
-      }
-    }
+    for_each_sum([&](int i, float& sum) { join_total(is_last, rescale, totals_.sums[i][threadIdx.x], sum); });
     edges.end_run(has_total_, is_last, rescale);
     has_total_ = true;
   }
@@ -187,6 +165,21 @@ class PairSums {
   __device__ void load(int s, int r, float (&sum)[kVector]) const { runs_.load(s, r, sum); }
 
  private:
+  // Calls use(i, sum) for every sum of the run, which it may change; i: its place among the totals.
+  template <class Use>
+  __device__ void for_each_sum(const Use& use) {
+#pragma unroll
+    for (int s = 0; s < Config::kSums; ++s) {
+#pragma unroll
+      for (int r = 0; r < kRepeat; ++r) {
+        float sum[kVector];
+        runs_.load(s, r, sum);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) use((s * kRepeat + r) * kVector + i, sum[i]);
+        runs_.store(s, r, sum);
+      }
+    }
+  }
   // batch: the sum of its edges or, where they join the run at once, of the run.
   __device__ void end_batch(int s, int r, float rescale, const float (&batch)[kVector]) {
     if constexpr (kAtOnce) return runs_.store(s, r, batch);
