@@ -180,21 +180,24 @@ HALFGNN_SCHEMAS(m) {
   // which None is given; its gradient is the sum. need_edge_out: also return edge_out (num_dst, H, C), the weighted sum
   // of edge_feat; out is then fp32 (fp64), as the caller adds to it before rounding. The backward takes the rounded
   // total for out, its gradient for grad, and that of edge_out for grad_edge_out. grad_query is fp32 (fp64) if
-  // edge_query is given.
+  // edge_query is given. On the CPU, edge_key_weight and edge_value_weight (H, D, C) project edge_feat: edge_query is
+  // then made of query, and out and grad_query have the whole sums, rounded once. grad_edge_query is still returned, as
+  // is edge_out if need_edge_out is set: the gradients of weights are made of them.
   m.def(
       "dot_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor query, Tensor key, Tensor value, "
       "float scale, float dropout_p, Tensor? seed, bool save, bool precise, bool short_rows=False, "
       "Tensor? edge_bias=None, Tensor? edge_key=None, Tensor? edge_value=None, bool edge_key_is_value=False, "
-      "Tensor? edge_feat=None, Tensor? edge_query=None, bool need_edge_out=False) "
-      "-> (Tensor out, Tensor lse, Tensor out_residual, Tensor edge_out)");
+      "Tensor? edge_feat=None, Tensor? edge_query=None, bool need_edge_out=False, Tensor? edge_key_weight=None, "
+      "Tensor? edge_value_weight=None) -> (Tensor out, Tensor lse, Tensor out_residual, Tensor edge_out)");
   m.def(
       "dot_attention_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor out_indices, "
       "Tensor? out_edge_ids, Tensor query, Tensor key, Tensor value, float scale, float dropout_p, Tensor? seed, "
       "Tensor grad, Tensor out, Tensor lse, Tensor out_residual, bool short_rows=False, bool out_short_rows=False, "
       "Tensor? edge_bias=None, Tensor? edge_key=None, Tensor? edge_value=None, bool edge_key_is_value=False, "
       "Tensor? edge_feat=None, Tensor? edge_query=None, Tensor? grad_edge_out=None, bool need_edge_bias=False, "
-      "bool need_edge_key=False, bool need_edge_value=False, bool need_edge_feat=False) "
-      "-> (Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_edge_bias, Tensor grad_edge_key, "
+      "bool need_edge_key=False, bool need_edge_value=False, bool need_edge_feat=False, "
+      "Tensor? edge_key_weight=None, Tensor? edge_value_weight=None) -> (Tensor grad_query, Tensor grad_key, Tensor "
+      "grad_value, Tensor grad_edge_bias, Tensor grad_edge_key, "
       "Tensor grad_edge_value, Tensor grad_edge_feat, Tensor grad_edge_query)");
 
   // The gated sum (csrc/core/gated_sum.h): sums of value weighted by sigmoids of gate_src[u] + gate_dst[v] +

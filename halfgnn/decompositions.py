@@ -354,9 +354,12 @@ def _dot_attention(
     indptr: Tensor, indices: Tensor, edge_ids: Optional, query: Tensor, key: Tensor, value: Tensor, scale: float,
     dropout_p: float, seed: Optional, save: bool, precise: bool, short_rows: bool = False, edge_bias: Optional = None,
     edge_key: Optional = None, edge_value: Optional = None, edge_key_is_value: bool = False, edge_feat: Optional = None,
-    edge_query: Optional = None, need_edge_out: bool = False,
+    edge_query: Optional = None, need_edge_out: bool = False, edge_key_weight: Optional = None,
+    edge_value_weight: Optional = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     _refuse_dropout("dot_attention", dropout_p)
+    if edge_key_weight is not None:
+        edge_query = torch.bmm(_wide(query).transpose(0, 1), _wide(edge_key_weight)).transpose(0, 1)
     rows = _rows(indptr, indices.shape[0])
     keys, values = (_wide(x.index_select(0, indices)) for x in (key, value))
     if edge_key is not None:
@@ -372,10 +375,14 @@ def _dot_attention(
     logits = logits * scale
     if edge_bias is not None:
         logits = logits + _wide(_take(edge_bias, edge_ids))
-    out, *of_edges = _attend(indptr, rows, logits, values, *([columns] if need_edge_out else []))
+    sums_columns = need_edge_out or edge_value_weight is not None
+    out, *of_edges = _attend(indptr, rows, logits, values, *([columns] if sums_columns else []))
     edge_out = of_edges[0] if need_edge_out else value.new_empty(0)
-    out = out if need_edge_out else out.to(value.dtype)
-    return out, value.new_empty(0), value.new_empty(0), edge_out
+    if edge_value_weight is not None:
+        out = out + torch.bmm(of_edges[0].transpose(0, 1), _wide(edge_value_weight).transpose(1, 2)).transpose(0, 1)
+    elif need_edge_out:
+        return out, value.new_empty(0), value.new_empty(0), edge_out
+    return out.to(value.dtype), value.new_empty(0), value.new_empty(0), edge_out
 
 
 # ---- operators of PyTorch ----------------------------------------------------------------------------------------------------

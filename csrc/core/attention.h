@@ -73,8 +73,9 @@ enum class PairScore {
 //   kDot    l_e = factor (<query[v], key[u] + edge.key[e]> + <edge.query[v], f_e>) + bias[e]
 //           out[v] = sum of a_e m_e (value[u] + edge.value[e]),  edge.out[v] = sum of a_e m_e f_e
 //   kLeaky  l_e = <attn, LeakyReLU(query[v] + key[u] + edge.key[e] + edge.weight f_e)> + bias[e]
-// A caller of dot attention that projects f_e by W_k and W_v sets edge.query = W_k^T query, and adds W_v edge.out to
-// out: rows of `heads * dim` elements per edge are never made (docs/attention.md).
+// Where dot attention projects f_e by W_k and W_v, edge.query = W_k^T query, and W_v edge.out is added to out: rows of
+// `heads * dim` elements per edge are never made (docs/attention.md). Kernels for the CPU do so if they are given
+// edge.key_weight and edge.value_weight. A caller of the others does it before and after them.
 struct EdgeTerms {
   const void* bias = nullptr;       // (E, heads), of bias_type: `type` or float. -inf removes an edge.
   DType bias_type = DType::kFloat;  // also of grad_bias
@@ -86,6 +87,10 @@ struct EdgeTerms {
   const void* query = nullptr;      // (num_dst, heads, feat_dim) of Acc; kDot alone, as are out and wide_out
   void* out = nullptr;              // (num_dst, heads, feat_dim) of Acc; the attention's `out` is then wide_out
   void* wide_out = nullptr;         // (num_dst, heads, dim) of Acc
+  // W_k and W_v (heads, dim, feat_dim), of `type`; kDot on the CPU alone. With key_weight, `query` is null. With
+  // value_weight, the attention's `out` has the whole sum, `out` is not needed, and grad_out is null.
+  const void* key_weight = nullptr;
+  const void* value_weight = nullptr;
 
   // Backward only. grad_query of the attention is of Acc if `query` is not null.
   const void* grad_out = nullptr;  // gradient of `out`, of Acc
@@ -94,7 +99,7 @@ struct EdgeTerms {
   void* grad_value = nullptr;   // null although grad_key is not and key == value: grad_key has the sum of both
   void* grad_feat = nullptr;    // of `type`
   void* grad_weight = nullptr;  // of `type`
-  void* grad_query = nullptr;   // of Acc
+  void* grad_query = nullptr;   // of Acc: of `query`, or of W_k^T query
 
   bool any() const { return bias || key || value || feat; }
 };

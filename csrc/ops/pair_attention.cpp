@@ -24,8 +24,9 @@ struct PairTensors {
 struct EdgeTensors {
   OptionalTensor bias, key, value, feat, query, weight;
   bool key_is_value;
+  OptionalTensor key_weight, value_weight;
 
-  bool any() const { return bias || key || value || feat || query || weight; }
+  bool any() const { return bias || key || value || feat || query || weight || key_weight || value_weight; }
 };
 struct BackwardTensors {
   const Tensor &grad, &out, &lse, &out_residual;
@@ -70,7 +71,8 @@ class PairCall {
   // edge_out is undefined unless it is needed.
   std::tuple<Tensor, Tensor, Tensor, Tensor> forward(bool need_edge_out, bool save, bool precise) {
     CHECK_VALUE(!need_edge_out || operands_[kEdgeFeat].defined(), "need_edge_out is set, but edge_feat is None");
-    auto [out, lse, out_residual] = ForwardResults(args_.topology, operands_[kKey], need_edge_out, save, precise);
+    const bool is_wide = need_edge_out && !value_weight_.defined();
+    auto [out, lse, out_residual] = ForwardResults(args_.topology, operands_[kKey], is_wide, save, precise);
     Tensor edge_out;
     if (need_edge_out)
       edge_out =
@@ -79,9 +81,9 @@ class PairCall {
       for (Tensor* tensor : {&out, &lse, &out_residual}) tensor->zero_();
       if (need_edge_out) edge_out.zero_();
     } else {
-      if (need_edge_out) {
+      if (need_edge_out) args_.edge.out = pointer_to(edge_out);
+      if (is_wide) {
         args_.edge.wide_out = pointer_to(out);
-        args_.edge.out = pointer_to(edge_out);
       } else {
         args_.out = {pointer_to(out), pointer_to(out_residual)};
       }
@@ -102,6 +104,8 @@ class PairCall {
     const Feature grad_edge_out =
         feature_of(columns_.align(saved.grad_edge_out), "grad_edge_out", Target::kRow, device_);
     if (grad_edge_out.defined()) check_of_destinations(grad_edge_out, "grad_edge_out");
+    CHECK_VALUE(!grad_edge_out.defined() || !value_weight_.defined(),
+                "grad_edge_out and edge_value_weight are given; expected one of them");
     const bool is_nothing = is_empty(args_.topology, operands_[kKey]);
     Gradients gradients;
     for (int i = 0; i < kNumPlaces; ++i) {
@@ -163,8 +167,14 @@ class PairCall {
     operands_[kEdgeQuery] = feature_of(columns_.align(edges.query), "edge_query", Target::kRow, device_);
     operands_[kEdgeWeight] =
         feature_of(heads_.align_with(columns_, edges.weight), "edge_weight", Target::kRow, device_);
+    key_weight_ = feature_of(edges.key_weight, "edge_key_weight", Target::kRow, device_);
+    value_weight_ = feature_of(edges.value_weight, "edge_value_weight", Target::kRow, device_);
     if (operands_[kEdgeBias].defined()) check_bias();
     if (operands_[kEdgeFeat].defined()) check_columns();
+    check_weight_of_columns(key_weight_, "edge_key_weight");
+    check_weight_of_columns(value_weight_, "edge_value_weight");
+    CHECK_VALUE(!key_weight_.defined() || !operands_[kEdgeQuery].defined(),
+                "edge_key_weight and edge_query are given; expected one of them");
     if (operands_[kEdgeQuery].defined()) {
       CHECK_VALUE(operands_[kEdgeFeat].defined(), "edge_query is given, but edge_feat is None");
       check_of_destinations(operands_[kEdgeQuery], "edge_query");
@@ -180,6 +190,8 @@ class PairCall {
     terms.feat = operands_[kEdgeFeat].operand.data;
     terms.query = operands_[kEdgeQuery].operand.data;
     terms.weight = operands_[kEdgeWeight].operand.data;
+    terms.key_weight = key_weight_.operand.data;
+    terms.value_weight = value_weight_.operand.data;
     CHECK_IMPLEMENTED(backend_of(device_).has_edge_terms(terms, args_.type, args_.dim),
                       "there are no kernels for these terms of edges and heads of ", args_.dim, " elements on ",
                       device_);
@@ -216,6 +228,15 @@ class PairCall {
                 "(heads, dim, columns of edge_feat)");
     check_type(operands_[kEdgeWeight], "edge_weight", operands_[kKey], "the features");
   }
+  // Of dot attention, by whose kernels columns are projected.
+  void check_weight_of_columns(const Feature& weight, const char* name) const {
+    if (!weight.defined()) return;
+    CHECK_IMPLEMENTED(backend_of(device_).edge_term_limits.head_bytes == INT64_MAX, "there are no kernels for ", name,
+                      " on ", device_, ", but for edge_query");
+    CHECK_VALUE(operands_[kEdgeFeat].defined(), name, " is given, but edge_feat is None");
+    check_shape(weight, name, {args_.heads, args_.dim, args_.edge.feat_dim}, "(heads, dim, columns of edge_feat)");
+    check_type(weight, name, operands_[kKey], "the features");
+  }
   // A tensor (num_dst, heads, columns) of fp32, or fp64 with fp64 features.
   void check_of_destinations(const Feature& numbers, const char* name) const {
     check_shape(numbers, name, {args_.topology.num_rows, args_.heads, args_.edge.feat_dim},
@@ -242,7 +263,7 @@ class PairCall {
       case kEdgeValue: return needs.edge_value;
       case kEdgeFeat: return needs.edge_feat;
       case kEdgeWeight: return needs.edge_weight;
-      case kEdgeQuery: return operands_[kEdgeQuery].defined();
+      case kEdgeQuery: return operands_[kEdgeQuery].defined() || key_weight_.defined();
       default: return true;
     }
   }
@@ -254,6 +275,8 @@ class PairCall {
     if (is_dot ? place == kAttn || place == kEdgeWeight : place == kValue || place == kEdgeValue || place == kEdgeQuery)
       return {};
     const auto options = operands_[kKey].tensor.options(), wide = statistics_options(operands_[kKey]);
+    if (place == kEdgeQuery && key_weight_.defined())
+      return new_result({args_.topology.num_rows, args_.heads, args_.edge.feat_dim}, wide);
     CHECK_VALUE(!is_needed || operands_[place].defined(), "need_", kNames[place], " is set, but ", kNames[place],
                 " is None");
     if (!is_needed) return empty({0}, place == kEdgeQuery ? wide : options);
@@ -277,6 +300,7 @@ class PairCall {
   const bool has_edges_;
   const AlignedRows heads_, columns_;
   std::array<Feature, kNumPlaces> operands_;
+  Feature key_weight_, value_weight_;  // their gradients are the caller's, from those of edge_query and from edge_out
   PairAttentionArgs args_;
 };
 
@@ -292,7 +316,7 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention(const Tensor& indptr, const T
   const DeviceGuard guard(indptr.device());
   PairCall call({indptr, indices, edge_ids, short_rows},
                 {PairScore::kLeaky, feat_dst, feat_src, feat_src, attn, negative_slope, {dropout_p, seed}},
-                {edge_bias, edge_key, {}, edge_feat, {}, edge_weight, false});
+                {edge_bias, edge_key, {}, edge_feat, {}, edge_weight, false, {}, {}});
   auto [out, lse, out_residual, edge_out] = call.forward(false, save, precise);
   return {out, lse, out_residual};
 }
@@ -308,7 +332,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attenti
   const DeviceGuard guard(indptr.device());
   PairCall call({indptr, indices, edge_ids, short_rows},
                 {PairScore::kLeaky, feat_dst, feat_src, feat_src, attn, negative_slope, {dropout_p, seed}},
-                {edge_bias, edge_key, {}, edge_feat, {}, edge_weight, false});
+                {edge_bias, edge_key, {}, edge_feat, {}, edge_weight, false, {}, {}});
   const Gradients of =
       call.backward({out_indptr, out_indices, out_edge_ids, out_short_rows}, {grad, out, lse, out_residual, {}},
                     {need_edge_bias, need_edge_key, false, need_edge_feat, need_edge_weight});
@@ -319,11 +343,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> dot_attention(
     const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& query, const Tensor& key,
     const Tensor& value, double scale, double dropout_p, const OptionalTensor& seed, bool save, bool precise,
     bool short_rows, const OptionalTensor& edge_bias, const OptionalTensor& edge_key, const OptionalTensor& edge_value,
-    bool edge_key_is_value, const OptionalTensor& edge_feat, const OptionalTensor& edge_query, bool need_edge_out) {
+    bool edge_key_is_value, const OptionalTensor& edge_feat, const OptionalTensor& edge_query, bool need_edge_out,
+    const OptionalTensor& edge_key_weight, const OptionalTensor& edge_value_weight) {
   const DeviceGuard guard(indptr.device());
   PairCall call({indptr, indices, edge_ids, short_rows},
                 {PairScore::kDot, query, key, value, {}, scale, {dropout_p, seed}},
-                {edge_bias, edge_key, edge_value, edge_feat, edge_query, {}, edge_key_is_value});
+                {edge_bias,
+                 edge_key,
+                 edge_value,
+                 edge_feat,
+                 edge_query,
+                 {},
+                 edge_key_is_value,
+                 edge_key_weight,
+                 edge_value_weight});
   auto [out, lse, out_residual, edge_out] = call.forward(need_edge_out, save, precise);
   if (!need_edge_out) edge_out = empty({0}, call.wide_options());
   return {out, lse, out_residual, edge_out};
@@ -337,11 +370,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_a
     const OptionalTensor& edge_bias, const OptionalTensor& edge_key, const OptionalTensor& edge_value,
     bool edge_key_is_value, const OptionalTensor& edge_feat, const OptionalTensor& edge_query,
     const OptionalTensor& grad_edge_out, bool need_edge_bias, bool need_edge_key, bool need_edge_value,
-    bool need_edge_feat) {
+    bool need_edge_feat, const OptionalTensor& edge_key_weight, const OptionalTensor& edge_value_weight) {
   const DeviceGuard guard(indptr.device());
   PairCall call({indptr, indices, edge_ids, short_rows},
                 {PairScore::kDot, query, key, value, {}, scale, {dropout_p, seed}},
-                {edge_bias, edge_key, edge_value, edge_feat, edge_query, {}, edge_key_is_value});
+                {edge_bias,
+                 edge_key,
+                 edge_value,
+                 edge_feat,
+                 edge_query,
+                 {},
+                 edge_key_is_value,
+                 edge_key_weight,
+                 edge_value_weight});
   const Gradients of = call.backward({out_indptr, out_indices, out_edge_ids, out_short_rows},
                                      {grad, out, lse, out_residual, grad_edge_out},
                                      {need_edge_bias, need_edge_key, need_edge_value, need_edge_feat, false});

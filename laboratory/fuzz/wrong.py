@@ -21,6 +21,8 @@ _SHORT = {
     "EDGES": "randn(g.num_edges, 2, dtype=t), randn(g.num_edges, 2, 8, dtype=t), None, True, randn(g.num_edges, 3, dtype=t), "
     + _WIDE,
     "GATV2_EDGES": "randn(g.num_edges, 2, dtype=t), None, randn(g.num_edges, 3, dtype=t), randn(2, 8, 3, dtype=t)",
+    "COLUMNS": "randn(g.num_edges, 3, dtype=t)",
+    "WEIGHTS": "randn(2, 8, 3, dtype=t), randn(2, 8, 3, dtype=t)",
     "SEED": "torch.tensor([3, 4])",
     "IDS": "torch.tensor([0, 2, 1, 2])",
     "TENSORS": " ".join(_TENSORS.split()),
@@ -193,8 +195,11 @@ gatv2_attention: *csc, $X, $Y, randn(2, 8, dtype=t), 0.2, 0.3, $SEED, True, True
 gatv2_attention_backward: *csc, *csr, $X, $Y, randn(2, 8, dtype=t), 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y | *csc, *csr, $X, $Y,
     randn(2, 8, dtype=t), 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y, False, False, $GATV2_EDGES, True, False, True, True
 dot_attention: *csc, $Y, $X, $X, 0.2, 0.3, $SEED, True, True | *csc, $Y, $X, $X, 0.2, 0.3, $SEED, True, True, False, $EDGES, True
+    | *csc, $Y, $X, $X, 0.2, 0.3, $SEED, True, True, False, None, None, None, False, $COLUMNS, None, True, $WEIGHTS
 dot_attention_backward: *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y | *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y,
     $LSE, $Y, False, False, $EDGES, $WIDE, True, True, False, True
+    | *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y, False, False, None, None, None, False, $COLUMNS, None, None,
+    False, False, False, True, $WEIGHTS
 head_logits: $X, randn(1, 2, 8), randn(1, 2, 8)
 head_logits_backward: $X, randn(1, 2, 8), randn(1, 2, 8), randn(g.num_src, 2), randn(g.num_src, 2), $X, True, True
 gather_rows: randn(9, 4, dtype=t), torch.tensor([0, 8, 3]), torch.empty(3, 4, dtype=t), 1

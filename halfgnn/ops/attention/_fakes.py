@@ -71,7 +71,7 @@ def _(*args, **kwargs):
 @register_fake("dot_attention")
 def _(*args, **kwargs):
     x = _Dot(*args, **kwargs)
-    out, lse, residual = _results(x, x.key, x.need_edge_out)
+    out, lse, residual = _results(x, x.key, x.need_edge_out and x.edge_value_weight is None)
     shape = (*out.shape[:2], x.edge_feat.shape[1]) if x.need_edge_out else (0,)
     return out, lse, residual, x.key.new_empty(shape, dtype=lse.dtype)
 
@@ -88,5 +88,11 @@ def _(*args, **kwargs):
         _gradient(x.edge_key, x.need_edge_key, x.key),
         _gradient(x.edge_value, x.need_edge_value, x.key),
         _gradient(x.edge_feat, x.need_edge_feat, x.key),
-        x.key.new_empty((0,), dtype=wide) if x.edge_query is None else _like(x.edge_query),
+        _grad_edge_query(x, wide),
     )
+
+
+def _grad_edge_query(x: Any, wide: torch.dtype) -> Tensor:
+    if x.edge_key_weight is not None:
+        return x.query.new_empty((*x.query.shape[:2], x.edge_feat.shape[1]), dtype=wide)
+    return x.key.new_empty((0,), dtype=wide) if x.edge_query is None else _like(x.edge_query)

@@ -17,6 +17,7 @@ from ...common.arguments import check_number, check_probability
 from ...common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, saved_tensors
 from ...common.operands import check_operand
 from ...common.precision import autocast, without_autocast
+from ...common.products import chunks, is_transformed
 from ...graph_argument import GraphLike, as_graph
 from .._operands import graph_of, needs_grad
 from ..edge_softmax import edge_softmax
@@ -34,8 +35,13 @@ _dot_backward = torch.ops.halfgnn.dot_attention_backward.default
 
 def _attended(csc, query, key, value, terms: EdgeTerms, scale, dropout_p, seed, save, precise, short_rows):
     """(out, lse, out_residual, edge_out), with values of edges in out, which is rounded once."""
-    edge_query = None if terms.key_weight is None else _to_columns(query, terms.key_weight)
     value_weight = terms.of_values()
+    if terms.feat is not None and _takes_weights(key):
+        return _dot(
+            *csc, query, key, value, scale, dropout_p, seed, save, precise, short_rows, terms.bias, terms.key, terms.value,
+            terms.key_is_value, terms.feat, None, save and value_weight is not None, terms.key_weight, value_weight,
+        )  # fmt: skip
+    edge_query = None if terms.key_weight is None else _to_columns(query, terms.key_weight)
     out, lse, residual, edge_out = _dot(
         *csc, query, key, value, scale, dropout_p, seed, save, precise, short_rows, terms.bias, terms.key, terms.value,
         terms.key_is_value, terms.feat, edge_query, value_weight is not None,
@@ -107,17 +113,21 @@ def _gradients(options: _Options, needs, grad, *saved):
     """Those of query, key and value and of the terms. One that is not needed is empty. saved: what the Function kept."""
     sides, (query, key, value), (seed, out, lse, residual, edge_out) = saved[:6], saved[6:9], saved[15:]
     terms = EdgeTerms._make([*saved[9:15], options.key_is_value, options.one_weight])
-    edge_query = None if terms.key_weight is None else _to_columns(query, terms.key_weight)
-    value_weight = terms.of_values()
-    grad_edge_out = None if value_weight is None else _to_columns(grad, value_weight)
+    key_weight, value_weight = terms.key_weight, terms.of_values()
+    edge_query = grad_edge_out = None
+    takes_weights = _takes_weights(key)
+    if not takes_weights:
+        edge_query = None if key_weight is None else _to_columns(query, key_weight)
+        grad_edge_out = None if value_weight is None else _to_columns(grad, value_weight)
     of_query, *of_others, of_edge_query = _dot_backward(
         *sides, query, key, value, options.scale, options.dropout_p, seed, grad, out, lse, residual, options.short_rows,
         options.out_short_rows, terms.bias, terms.key, terms.value, terms.key_is_value, terms.feat, edge_query, grad_edge_out,
         needs.edge_bias, needs.edge_key, needs.edge_value, needs.edge_feat,
+        *((key_weight, value_weight) if takes_weights else ()),
     )  # fmt: skip
     if terms.feat is None:
         return of_query, *of_others  # there are no weights
-    if terms.key_weight is not None:
+    if terms.key_weight is not None and not takes_weights:
         of_query = (of_query + _from_columns(of_edge_query, terms.key_weight)).to(query.dtype)
     return of_query, *of_others, *_weight_gradients(query, of_edge_query, grad, edge_out, terms, needs)
 
@@ -165,10 +175,14 @@ def _from_columns(columns: Tensor, weight: Tensor) -> Tensor:
 def _of_weight(rows: Tensor, columns: Tensor) -> Tensor:
     """The sum over N of rows (N, H, D) times columns (N, H, C): (H, D, C)."""
     with without_autocast(rows.device):
-        rows = rows.to(columns.dtype)
-        if rows.device.type == "cpu":
-            return torch.bmm(rows.permute(1, 2, 0), columns.transpose(0, 1))
-        return _diagonal_products(rows, columns)
+        if rows.device.type != "cpu":
+            return _diagonal_products(rows.to(columns.dtype), columns)
+        if is_transformed(rows, columns):
+            return torch.bmm(rows.to(columns.dtype).permute(1, 2, 0), columns.transpose(0, 1))
+        total = columns.new_zeros(*rows.shape[1:], columns.shape[2])
+        for part in chunks(rows.shape[0], rows.shape[1] * (rows.shape[2] + columns.shape[2])):
+            total += torch.bmm(rows[part].to(columns.dtype).permute(1, 2, 0), columns[part].transpose(0, 1))
+        return total
 
 
 def _diagonal_products(rows: Tensor, columns: Tensor, heads_at_once: int = 8) -> Tensor:
@@ -360,6 +374,11 @@ def dot_attention(
 def _has_kernels(key: Tensor, terms: EdgeTerms) -> bool:
     """Whether kernels take these terms, or all but columns in keys, which may become a bias."""
     return has_kernels(key) and (terms.of_values() is None or _takes_columns(key, terms))
+
+
+def _takes_weights(key: Tensor) -> bool:
+    """Whether kernels project columns, row by row: those that take all terms."""
+    return limits_of(key) is None
 
 
 def _takes_columns(key: Tensor, terms: EdgeTerms) -> bool:

@@ -133,9 +133,9 @@ class PairBackward {
       score_row(first, last);
       dot_edges(blocks_, tile_, rows_.col_value, first, last, s.value.get(), s.dots.get());
       if constexpr (kDotEdges) {
-        if (tile_.starts) edges_.begin_row(row);
-        edges_.add_scores(tile_, first, last, s.score.get(), s.weights.get());
-        edges_.add_gradient_dots(tile_, first, last, s.value.get(), s.dots.get());
+        if (tile_.starts) edges_.begin_row(tile_, row);
+        edges_.add_scores(tile_, row, first, last, s.score.get(), s.weights.get());
+        edges_.add_gradient_dots(tile_, row, first, last, s.value.get(), s.dots.get());
       }
     });
   }
@@ -187,16 +187,15 @@ class PairBackward {
   }
   HALFGNN_INLINE void add_edge_terms(int64_t row, int64_t first, int64_t last) {
     Scratch& s = scratch_;
-    if (tile_.starts && first < last) {
+    if (edges_.needs_own() && tile_.starts && first < last) {
       load_own(blocks_, rows_.row_score + row * rows_.len, s.score.get());
       load_own(blocks_, rows_.row_value + row * rows_.len, s.value.get());
-      edges_.begin_row(row);
     }
-    edges_.add_row(tile_, first, last, s.weights.get(), s.dots.get(), s.score.get(), s.value.get(), &s.score_sum);
+    edges_.add_row(tile_, row, first, last, s.weights.get(), s.dots.get(), s.score.get(), s.value.get(), &s.score_sum);
   }
   HALFGNN_INLINE void store_row(int64_t row) {
     Scratch& s = scratch_;
-    const Acc* sums = s.score_sum.finish();
+    Acc* sums = s.score_sum.finish();
     const Acc* values = kBySrc ? s.value_sum.finish() : nullptr;
     auto store_score = [&](auto* grad_score) {
       blocks_.each([&](int64_t, int64_t slot, int64_t offset) {
@@ -206,7 +205,7 @@ class PairBackward {
       });
     };
     if constexpr (kDotEdges && !kBySrc) {
-      edges_.store_row(row);
+      edges_.store_row(tile_, row, sums);
       if (edges_.is_wide()) return store_score(static_cast<Acc*>(pass_.args.grad_query));
     }
     store_score(static_cast<T*>(kBySrc ? pass_.args.grad_key : pass_.args.grad_query));

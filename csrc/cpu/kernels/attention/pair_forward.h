@@ -67,8 +67,8 @@ class PairForward {
       score_edges<false, false>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(),
                                 s.weights.get());
       if constexpr (kDotEdges) {
-        if (tile_.starts && first < last) edges_.begin_row(row);
-        edges_.add_scores(tile_, first, last, s.score.get(), s.weights.get());
+        if (tile_.starts && first < last) edges_.begin_row(tile_, row);
+        edges_.add_scores(tile_, row, first, last, s.score.get(), s.weights.get());
       }
     });
   }
@@ -86,9 +86,9 @@ class PairForward {
   }
   HALFGNN_INLINE void store_row(int64_t row) {
     const Acc* factor = softmax_.finish(row, pass_.args.lse);
-    const Acc* sums = scratch_.sum.finish();
+    Acc* sums = scratch_.sum.finish();
     if constexpr (kDotEdges) {
-      if (edges_.store(row, sums, factor)) return;
+      if (edges_.store(tile_, row, sums, factor)) return;
     }
     store_precise(blocks_, sums, factor, pass_.args.out, row);
   }
