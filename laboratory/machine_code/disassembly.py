@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import glob
 import importlib.util
+import itertools
 import os
 import re
 import shutil
@@ -80,7 +81,12 @@ class Kernel:
 
 
 def loads_in_flight(code: list[Instruction]) -> int:
-    """Reads the code in order, as if no forward branch was taken: the full batch of an unrolled loop."""
+    """Reads the code in order, as if no forward branch was taken: the full batch of an unrolled loop. Of copies to shared memory
+    those before the first branch count, and as many of each group for which the loop does not wait."""
+    copies = [i for i in itertools.takewhile(lambda i: i.opcode != "BRA", code) if _is_copy(i)]
+    if copies:
+        left = [int(i.text.split(",")[1], 16) for i in code if i.opcode == "DEPBAR.LE"]
+        return len(copies) * (min(left, default=0) + 1)
     waiting: list[set[int]] = []  # registers that a load will write
     most = 0
     for instruction in code:
@@ -94,6 +100,11 @@ def loads_in_flight(code: list[Instruction]) -> int:
             used = _registers(instruction.text)
             waiting = [load for load in waiting if not load & used]
     return most
+
+
+def _is_copy(i: Instruction) -> bool:
+    """Of 16 bytes of every lane."""
+    return i.opcode.startswith("LDGSTS.") and i.opcode.endswith(".128") and not i.text.startswith("@")
 
 
 def _registers(text: str) -> set[int]:

@@ -7,7 +7,7 @@ import re
 from .disassembly import Kernel
 
 # Of a multiprocessor, whose four parts have a quarter of the registers each. sm_80 and sm_90 differ in shared memory alone, of
-# which a block's share is counted with the 1 KiB that it takes beside its own.
+# which a block takes 1 KiB beside its own; on sm_90 ptxas counts that as the kernel's.
 REGISTERS = 65536
 MAX_WARPS = 64
 MAX_BLOCKS = 32
@@ -131,7 +131,7 @@ def warps(kernel: Kernel) -> int:
     """Warps of a multiprocessor that its registers and its static shared memory allow. Registers are handed out 8 per lane."""
     of_block = lookup(THREADS, kernel.name, 128) // WARP
     by_registers = 4 * (REGISTERS // 4 // (-(-kernel.registers // 8) * 8 * WARP)) // of_block
-    by_shared_memory = SHARED_MEMORY[kernel.arch] // max(kernel.shared, 1024)
+    by_shared_memory = SHARED_MEMORY[kernel.arch] // (kernel.shared + (1024 if kernel.arch == "sm_80" else 0) or 1024)
     return min(MAX_WARPS // of_block, MAX_BLOCKS, by_registers, by_shared_memory) * of_block
 
 

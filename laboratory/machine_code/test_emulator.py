@@ -352,6 +352,8 @@ def test_copies_to_shared_memory():
     given = words(LANE, LANE + 100, 0, 7)
     out = execute(*lines, given=given)
     assert (out[:8] == given[:8]).all() and (out[8:] == 0xCDCDCDCD).all()
+    out = execute(*(line.replace("@P0 ", "").replace("[R2.64]", "[R2.64], !P0") for line in lines), given=given)
+    assert (out[:8] == 0).all() and (out[8:] == given[8:]).all()  # zeros where there is nothing
 
 
 def test_calls_and_collectives_of_lanes_that_have_parted():

@@ -106,6 +106,17 @@ def test_loads_count_until_the_first_is_needed():
     assert count("LDG.E.64 R4, [R2.64]", "LDG.E R8, [R2.64]") == 0
 
 
+def test_copies_count_in_every_group_that_is_not_waited_for():
+    def count(*lines):
+        return disassembly.loads_in_flight(_code(*lines)[0])
+
+    copy = "LDGSTS.E.BYPASS.128 [R4], desc[UR4][R2.64]"
+    others = ("@!P0 " + copy, "LDGSTS.E [R4], desc[UR4][R2.64]", "@P1 BRA `(.L)", copy)
+    assert count("DEPBAR.LE SB0, 0x1", copy, copy, *others) == 4
+    assert count(copy, copy, *others, "DEPBAR.LE SB0, 0x0") == 2
+    assert count("@P1 BRA `(.L)", copy) == 0
+
+
 def test_loops_are_those_of_the_flow_of_control():
     def loops(*lines):
         code, labels = _code(*lines)

@@ -15,18 +15,18 @@ class Copies {
  public:
   // Of a block whose shared memory is there.
   void begin_block(const char* segment, size_t bytes);
-  void begin(int thread, char* target, const void* value, unsigned bytes, const void* pc, Site site);
+  void begin(int thread, uint4* target, const uint4& value, const void* pc, Site site);
   void end_group(int thread) { ++threads_[static_cast<size_t>(thread)].groups; }
   // Ends all groups of the thread but the last `groups`.
   void wait(int thread, int groups);
   bool has_any(int thread) const { return !threads_[static_cast<size_t>(thread)].copies.empty(); }
 
  private:
-  static constexpr size_t kMostBytes = 16, kMostThreads = 1024;
+  static constexpr size_t kMostThreads = 1024;
 
   struct Copy {
-    char* target;
-    char value[kMostBytes];
+    uint4* target;
+    uint4 value;
     Access access;
     int64_t group;
   };

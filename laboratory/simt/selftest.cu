@@ -225,7 +225,7 @@ __global__ void ring_of_copies(const Args args) {
   const auto place = [&](int step) { return ring + step % kStages * threads; };
   const auto issue = [&](int step) {
     const auto* const from = reinterpret_cast<const uint4*>(args.in) + (step * threads + lane) % 16;
-    if (step < kSteps) halfgnn::cuda::copy_async<16>(place(step) + lane, from);
+    if (step < kSteps) halfgnn::cuda::copy_async(place(step) + lane, from);
     if (args.n != kGroupsNotEnded) halfgnn::cuda::end_group_of_copies();
   };
   issue(0);
@@ -248,15 +248,16 @@ __global__ void ring_of_copies(const Args args) {
   if (args.n == kNoWaitAtEnd) issue(0);
   args.out[threadIdx.x] = static_cast<int>(sum);
 }
-__global__ void copy_to_global(const Args args) { halfgnn::cuda::copy_async<4>(args.out + lane_of(), args.in); }
-// Twice to a place that its lane reads. n: 1, 2: a misaligned target, source.
+__global__ void copy_to_global(const Args args) { halfgnn::cuda::copy_async(args.out + 4 * lane_of(), args.in); }
+// Twice to a place that its lane reads. n: 1, 2: a misaligned target, source; 4, 8: zeros, nothing in the second round.
 __global__ void copies_to_one_place(const Args args) {
   __shared__ int4 values[33];
   int* const at = reinterpret_cast<int*>(values) + 4 * lane_of();
   int sum = 0;
   for (int round = 0; round < 2; ++round) {
     const int* const from = args.in + 4 * ((lane_of() + round) % 8);
-    halfgnn::cuda::copy_async<16>(at + args.n % 2, from + args.n / 2);
+    const bool is_last = round == 1;
+    halfgnn::cuda::copy_async(at + args.n % 2, from + args.n / 2 % 2, !is_last || args.n != 8, !is_last || args.n != 4);
     halfgnn::cuda::end_group_of_copies();
     __syncwarp();
     halfgnn::cuda::wait_for_copies<0>();

@@ -135,6 +135,19 @@ def test_records_of_edges(dtype, heads, dim, idtype):
     assert torch.equal(recorded[1], gathered[1])  # destinations sum up the same terms in the same order
 
 
+@pytest.mark.parametrize("missing", ["copies", "warp_barriers"])
+@pytest.mark.parametrize("seed", range(3))
+def test_records_are_waited_for(missing, seed):
+    """Negative control: what copies bring is not there before the wait, and other lanes' not before the barrier."""
+    g = graph_of([PIECE - 1, 33], 5, torch.int32)  # no row is cut: nothing is combined
+    operands = [x.requires_grad_() for x in GATV2.operands(g, 1, 128, torch.float16)]
+    out = ops.gatv2_attention(g, *operands)
+    with control.setting(seed=seed, **{missing: 0}), pytest.raises(RuntimeError) as error:
+        out.sum().backward()
+    assert "(halfgnn::cuda::PairPass)4" in str(error.value)
+    assert "is not waited for" in str(error.value) or "a race over shared memory" in str(error.value)
+
+
 @every_kind
 @pytest.mark.parametrize("reverse", [False, True], ids=["rows", "columns"])
 def test_rows_cut_into_pieces(reverse, kind):

@@ -248,6 +248,8 @@ def test_copies_off():
 def test_copies_that_cuda_refuses():
     lane = np.arange(32)
     assert (run("copies_to_one_place")[:32] == 4 * (lane % 8 + (lane + 1) % 8)).all()
+    assert (run("copies_to_one_place", n=4)[:32] == 4 * (lane % 8)).all()
+    assert (run("copies_to_one_place", n=8)[:32] == 8 * (lane % 8)).all()
     assert "a copy to a misaligned address" in launch("copies_to_one_place", n=1)[1]
     assert "a copy to what is not shared memory" in launch("copy_to_global")[1]
     ran, output = launch_in_fork("copies_to_one_place", n=2)

@@ -131,7 +131,7 @@ def test_what_is_not_below_is_found(tmp_path, file, line):
 
 # Where kernels may compare __CUDA_ARCH__, so that the simulator executes one side alone: inline PTX, and what is not declared.
 COMPARED = re.compile(r"__CUDA_ARCH__\s*[<>=!]")
-MAY_COMPARE = ("core/mma.cuh", "core/uniform.cuh", "spmm/code_vector.cuh")
+MAY_COMPARE = ("core/async_copy.cuh", "core/mma.cuh", "core/uniform.cuh", "spmm/code_vector.cuh")
 
 
 def test_branches_on_the_architecture_run_on_the_simulator():

@@ -214,11 +214,15 @@ def _store(warps, i) -> Execute:
 @instruction("LDGSTS", modifiers=f"BYPASS {_CACHING} {_SIZES}")
 def _copy(warps, i) -> Execute:
     """Done at once: that they are waited for is the simulator's to see."""
-    target, source = i.operands
+    target, source, *exists = i.operands
     to, at, into, access = _address(warps, target), _address(warps, source), _Shared(i), _Global(i)
 
+    holds = predicate(warps, exists[0]) if exists else None
+
     def execute(guard):
-        values = access.memory[access.places(np.broadcast_to(at(), warps.shape), guard, warps)]
+        reads = guard if holds is None else _all(warps, guard) & holds()
+        values = access.memory[access.places(np.broadcast_to(at(), warps.shape), reads, warps)]
+        values = values if holds is None else values * holds()
         places = into.places(np.broadcast_to(to(), warps.shape), guard, warps)
         for place, word in zip(places, values):
             lanes = slice(None) if guard is None else guard

@@ -3,32 +3,31 @@
 // __syncwarp() behind that. Before sm_80 they are loads and stores, which are done at once.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include "arch.cuh"
-#include "vector.cuh"
 
 #if __has_include(<simt/copies.h>)  // of the simulator, which has no inline PTX
 #include <simt/copies.h>
+#define HALFGNN_SIMT_COPIES
 #endif
 
 namespace halfgnn::cuda {
 
-// Copies kBytes: 4 or 16, to which both addresses are aligned. Those of 16 bytes pass by the L1 cache.
-template <int kBytes>
-__device__ void copy_async(void* shared, const void* global) {
-  static_assert(kBytes == 4 || kBytes == 16, "the sizes that are used");
-  using Word = typename AccessWord<kBytes>::type;
+// Copies 16 bytes, to which both addresses are aligned, past the L1 cache: if `condition`, under a predicate. Zeros
+// unless there is a source.
+inline __device__ void copy_async(void* shared, const void* global, bool condition = true, bool has_source = true) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(global) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(global) : "memory");
-  }
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p cp.async.cg.shared.global [%0], [%1], 16, %2;}" ::"r"(at),
+               "l"(global), "r"(has_source ? 16 : 0), "r"(static_cast<uint32_t>(condition))
+               : "memory");
 #else
+  if (!condition) return;
 #ifdef HALFGNN_SIMT_COPIES
-  if (HALFGNN_ARCH >= 800) return simt::copy_async<Word>(shared, global);
+  if (HALFGNN_ARCH >= 800) return simt::copy_async(shared, has_source ? global : nullptr);
 #endif
-  *static_cast<Word*>(shared) = __ldg(static_cast<const Word*>(global));
+  *static_cast<uint4*>(shared) = has_source ? __ldg(static_cast<const uint4*>(global)) : uint4{};
 #endif
 }
 

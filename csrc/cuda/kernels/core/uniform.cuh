@@ -9,6 +9,13 @@ namespace halfgnn::cuda {
 // The value of lane 0.
 inline __device__ uint32_t uniform(uint32_t value) { return __shfl_sync(kFullMask, value, 0); }
 
+// A value of all lanes, in a register: what launches are given, and what is made of it, ptxas works out wherever it is
+// used.
+template <typename T>
+__device__ uint32_t kept(T value) {
+  return uniform(static_cast<uint32_t>(value));
+}
+
 // The same value, but the compiler no longer knows how it was computed, and does not compute it again.
 inline __device__ int as_computed(int value) {
 #ifdef __CUDA_ARCH__

@@ -60,7 +60,7 @@ constexpr RowWork kDotBiasWork[] = {{353, 200}, {300, 305}, {240, 121}};
 constexpr RowWork kDotColumnsWork[] = {{411, 248}, {495, 335}, {240, 121}};
 constexpr RowWork kGatv2Work[] = {{391, 239}, {532, 321}, {404, 243}};
 // The same to destinations and to sources, with records of edges.
-constexpr RowWork kRecordedGatv2Work[] = {{567, 368}, {373, 200}};
+constexpr RowWork kRecordedGatv2Work[] = {{567, 368}, {411, 199}};
 constexpr RowWork kGatv2BiasWork[] = {{392, 257}, {584, 422}, kRecordedGatv2Work[1]};
 
 // How warps walk rows.

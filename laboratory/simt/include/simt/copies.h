@@ -4,18 +4,17 @@
 // is an error; afterwards the lane has written it, so other lanes need a barrier.
 #pragma once
 
-#include "runtime.h"
+#include <vector_types.h>
 
-#define HALFGNN_SIMT_COPIES
+#include "runtime.h"
 
 namespace simt {
 
-void begin_copy(void* target, const void* value, unsigned bytes, Site site);
+void begin_copy(void* target, const uint4& value, Site site);
 
-template <typename Word>
-void copy_async(void* target, const void* source, Site site = here()) {
-  const Word value = *static_cast<const Word*>(source);
-  begin_copy(target, &value, sizeof(Word), site);
+// 16 bytes; zeros without a source.
+inline void copy_async(void* target, const void* source, Site site = here()) {
+  begin_copy(target, source == nullptr ? uint4{} : *static_cast<const uint4*>(source), site);
 }
 void end_group_of_copies();
 void wait_for_copies(int groups);

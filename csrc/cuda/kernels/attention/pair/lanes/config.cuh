@@ -49,6 +49,11 @@ struct PairConfig {
   static constexpr bool kKeepsProducts =
       sizeof(T) == 2 && (kScore == PairScore::kDot ? kForward || kToDestinations : kSplits || kReadsRecords);
 
+  // A ring of copies (ring.cuh) where latency is what a pass waits for, on GPUs that have shared memory for it: not
+  // those that have kBlockLess. Rows are not in registers while they are on their way, so the runs are.
+  static constexpr bool kHasRing =
+      kReadsRecords && kHasSigns && sizeof(T) == 2 && kCompiledArch >= 800 && kBlockLess == 0;
+
   static constexpr int kElements = kRepeat * kVector;
   static constexpr int kLaneBytes = kElements * static_cast<int>(sizeof(T));
   static constexpr bool kIsWide = is_wide_pair(kLaneBytes);
@@ -56,7 +61,7 @@ struct PairConfig {
   // Sums of a row: of values first, if there are any, and of keys last.
   static constexpr int kSums = (kSumsValues ? 1 : 0) + (kSumsKeys ? 1 : 0);
   static constexpr int kKeySum = kSums - 1;
-  static constexpr bool kRunsAreShared = !kIsWide && !kSplits;
+  static constexpr bool kRunsAreShared = !kIsWide && !kSplits && !kHasRing;
   // Sums of halves, whose own rounding is larger by far than that of a run: edges join it one by one.
   static constexpr bool kJoinsAtOnce = kSplits || (kReadsRecords && sizeof(T) == 2 && kScore == PairScore::kLeaky);
   static constexpr int kWarps = pair_warps(Terms::kTakesTurns);
@@ -71,6 +76,7 @@ struct PairConfig {
     if constexpr (Terms::kHasTerms) return Terms::min_warps(kForward, kWritesProducts, static_cast<int>(sizeof(T)));
     if (kIsWide) return 8;
     if (kIsLarge) return 12;
+    if (kHasRing && kCompiledArch < 900) return 16;  // shared memory has room for 14
     return kRepeat > 1 || kTwoRows ? 16 : 20 - 4 * kBlockLess;
   }
   static constexpr int min_blocks() { return blocks_for(min_warps(), kWarps); }

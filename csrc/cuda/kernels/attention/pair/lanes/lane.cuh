@@ -6,6 +6,7 @@
 #include "gradient_weights.cuh"
 #include "own_row.cuh"
 #include "products.cuh"
+#include "ring.cuh"
 #include "sums.cuh"
 
 namespace halfgnn::cuda {
@@ -23,6 +24,7 @@ class PairLane {
   using Sums = PairSums<Config>;
   using Weights = WeightsOf<Config>;
   using Products = PairProducts<Config>;
+  using Ring = std::conditional_t<Config::kHasRing, PairRing<Config>, NoRing>;
   static constexpr int kVector = Config::kVector;
   static constexpr int kRepeat = Config::kRepeat;
   static constexpr int kUnroll = Config::kUnroll;
@@ -30,7 +32,7 @@ class PairLane {
 
  public:
   // Of a block, in arrays of one element per thread.
-  struct Shared : PairOwnRow<Config>::Shared {
+  struct Shared : PairOwnRow<Config>::Shared, Ring::Shared {
     typename Sums::Totals totals;
     typename Weights::Shared weights;
   };
@@ -43,6 +45,7 @@ class PairLane {
       : frame_(args),
         ids_{0, 0},
         ids_begin_(~0u),
+        ring_(frame_, shared),
         own_(shared),
         records_(frame_),
         edges_(frame_, edges),
@@ -64,7 +67,11 @@ class PairLane {
       }
       __syncwarp();
     } else {
-      walk<PairStep::kAll>(piece, 0);
+      if constexpr (Config::kHasRing) {
+        walk_ring(piece);
+      } else {
+        walk<PairStep::kAll>(piece, 0);
+      }
       finish(piece, 0);
     }
   }
@@ -111,8 +118,9 @@ class PairLane {
       const auto num_edges = static_cast<uint32_t>(rows.num_edges);
       if (begin >= num_edges) return;
       const uint32_t lane = frame_.lane(), position = begin + lane < num_edges ? begin + lane : num_edges - 1;
-      // Where there are edges there are columns. Backward, it takes a register to know.
-      ids_.column = id_at<!kForward>(args().columns, position);
+      // Where there are edges there are columns. Backward, it takes a register to know, unless rows are in a ring.
+      constexpr bool kKnowsColumns = kForward || Config::kHasRing;
+      ids_.column = id_at<!kKnowsColumns>(args().columns, position);
       if (reads_edges()) ids_.edge = id_at<true>(args().edge_ids, position);
     }
   }
@@ -141,6 +149,73 @@ class PairLane {
     sums_.clear();
     edges_.clear_sums();
     weights_.start_tile(tile);
+  }
+
+  // With a ring. A chunk has whole batches: at most eight groups.
+  __device__ void walk_ring(const Piece& piece) {
+    start_tile(piece, 0);
+    const int step = ring_.step(), ahead = kPairStages * step;
+    int left = static_cast<int>(piece.end - piece.begin);  // from the next batch to be used on
+    if (left > 0 && ids_begin_ != piece.begin) load_ids(piece.begin);
+    PairChunk chunk{0, 0, 0, 0};  // of the next copies, which begin at `start`
+    int start = kWarpSize;
+#pragma unroll 1
+    for (int before = 0; before < ahead; before += step) {
+      if (start == kWarpSize) next_chunk(chunk, start, left - before);
+      if (left - before >= step) {
+        request<true>(chunk, start, 0);
+      } else {
+        request<false>(chunk, start, left - before);
+      }
+      start += step;
+      ring_.turn();
+    }
+    while (left > 0) {
+      if (start == kWarpSize) {
+        next_chunk(chunk, start, left - ahead);
+        if (Sums::is_run(left, frame_.log2_groups())) {
+          sums_.end_run(false, weights_.maximum, weights_.factor_sum, edges_);
+        }
+      }
+      // Of this chunk, up to the last full batch.
+      const int first = start, last = start + left - ahead - step, end = last < kWarpSize ? last + 1 : kWarpSize;
+#pragma unroll 1
+      for (; start < end; start += step) use<true>(chunk, start, 0);
+      left -= start - first;
+      if (start < kWarpSize && left > 0) {
+        use<false>(chunk, start, left - ahead);
+        start += step;
+        left -= step;
+      }
+    }
+  }
+  __device__ void next_chunk(PairChunk& chunk, int& start, int left) {
+    start = 0;
+    if (left <= 0) return;
+    chunk.column = ids_.column;
+    chunk.edge = ids_.edge;
+    load_ids(ids_begin_ + (left < kWarpSize ? left : kWarpSize));
+  }
+  template <bool kFull>
+  __device__ void request(PairChunk& chunk, int start, int left) {
+    chunk.count = start + left;
+    if (kFull || left > 0) ring_.template request<kFull>(chunk, start, key_[0]);
+    end_group_of_copies();
+  }
+  // Uses a batch, and issues the copies of the one that takes its place, of `left` edges and more. The sums come before
+  // the copies: then registers hold either rows or addresses.
+  template <bool kFull>
+  __device__ void use(PairChunk& chunk, int start, int left) {
+    PairRows<Config, kUnroll> rows;
+    PairFactors<kUnroll> factors;
+    wait_for_copies<kPairStages - 1>();
+    __syncwarp();
+    ring_.take(rows, factors);
+    __syncwarp();
+    sums_.add(rows, factors, 1.f, own_.score());
+    request<kFull>(chunk, start, left);
+    weights_.take(PairBatch<kUnroll, kUnroll, true>{chunk, 0}, factors);
+    ring_.turn();
   }
 
   // All loads are issued before the first use.
@@ -304,6 +379,7 @@ class PairLane {
   uint32_t ids_begin_;
 
   // Of the row, or the tile of it.
+  Ring ring_;
   PairOwnRow<Config> own_;
   const char* key_[kRepeat];  // of the lane's part of the first column's row
   const char* value_[Config::kTwoRows ? kRepeat : 1];
