@@ -131,10 +131,33 @@ def _seen_often_enough(seen: int, least: int) -> bool:
 
 def may_share(edge_index: Tensor) -> bool:
     """Whether to cache what is made of edge_index, in case messages of usual width will go along it. Calls are counted."""
+    if not is_heard_of(edge_index):
+        return not is_new_and_small(edge_index, edge_index.numel() * thresholds.USUAL_WIDTH // 2, True)
     topology = known.get(edge_index)
     if topology is not None and topology.derived:
         return True
     return Size(edge_index.numel() * thresholds.USUAL_WIDTH // 2, True).pays_for(edge_index)
+
+
+def is_new_and_small(
+    edge_index: Tensor, num_values: int, with_gradient: bool, is_extreme: bool = False, counts: bool = True
+) -> bool:
+    """Whether no Graph is made for so many values of messages along an edge_index that was not heard of, as the caller has asked.
+
+    It is Size.pays_for() in fewer calls, for batches of small graphs, whose edge_index is new in every step. counts: the values are
+    counted. Otherwise they are counted if the answer is True.
+    """
+    limits = thresholds.LIMITS.get("message")
+    weight = num_values * thresholds.EXTREME if is_extreme else num_values
+    is_small = (
+        limits is not None
+        and weight < (least := limits.new[with_gradient])
+        and seen_by(edge_index) < thresholds.REUSE * least
+        and not is_checkpointed()
+    )
+    if is_small or counts:
+        count_values(edge_index, num_values)
+    return is_small
 
 
 # ---- uses of what has no graph -------------------------------------------------------------------------------------------------

@@ -6,22 +6,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import aggr
+from torch._C import TensorBase
+from torch_geometric.nn import MessagePassing, aggr
 
+from ....common.precision import HALF
 from ....drop_in.compiled import is_compiled
 from ....drop_in.gate import Reason, mode_reason
 from ....drop_in.wrappers import Route as Original
 from ....drop_in.wrappers import inline
 from ....expressions.propagation import Propagation
 from ....expressions.rows import gathered_rows
+from ....graphs_by_tensor.store import is_heard_of
 from .. import thresholds
 from ..accounts import accounts, fell_back
 from ..call import begin, current, current_edges, plain
 from ..gate import FallBack, eager_reason, ids_reason, require
 from ..message import gather
-from ..size import Size, has_gradient
+from ..size import Size, has_gradient, is_new_and_small
 from .refused_graphs import refuse_graph
 
+_select_rows = TensorBase.index_select  # PyTorch's own: Tensor has a wrapper of it
 _EXTREMES = (aggr.MaxAggregation, aggr.MinAggregation)
 
 
@@ -48,7 +52,7 @@ def check_input(original: Original) -> Original:
 def index_select(original: Original) -> Original:
     """``MessagePassing._index_select``: features of one side's nodes for every edge."""
     left_alone, limits, counts, select = is_compiled, thresholds, fell_back, _index_select
-    few, extremes = ("propagate", Reason.FEW_VALUES), _EXTREMES
+    few, extremes, few_rows = ("propagate", Reason.FEW_VALUES), _EXTREMES, _few_rows
 
     def _index_select_or_few(self: Any, src: Tensor, index: Tensor) -> Tensor:
         if left_alone():
@@ -59,22 +63,40 @@ def index_select(original: Original) -> Original:
             num_values < limits.FEW_SUMMED * num_nodes and type(self._modules.get("aggr_module")) not in extremes
         ):
             counts[few] += 1
-            return self._index_select_safe(
-                src, index
-            )  # what the original does, after it has asked whether this is compiled
+            return few_rows(self, src, index)
         return select(original, self, src, index, num_values // (num_nodes or 1))
 
     return _index_select_or_few
 
 
+def _few_rows(self: Any, src: Tensor, index: Tensor) -> Tensor:
+    """What the original does, after it has asked whether this is compiled, and by a wrapper, which takes as long as few rows do."""
+    safe = type(self)._index_select_safe
+    if safe is not MessagePassing._index_select_safe or src.dtype in HALF:
+        return self._index_select_safe(src, index)
+    try:
+        return _select_rows(src, self.node_dim, index)
+    except (IndexError, RuntimeError):  # torch_geometric raises its own
+        return self._index_select_safe(src, index)
+
+
 def _index_select(original: Original, self: Any, src: Tensor, index: Tensor, num_values: int) -> Tensor:
-    size = Size(num_values, has_gradient(src), is_extreme=type(self._modules.get("aggr_module")) in _EXTREMES)
+    is_extreme, edges = type(self._modules.get("aggr_module")) in _EXTREMES, current_edges()
+    with_gradient = has_gradient(src)
+    if (
+        edges is not None
+        and not is_heard_of(edges)
+        and is_new_and_small(edges, num_values, with_gradient, is_extreme, counts=False)
+    ):
+        fell_back["propagate", Reason.FIRST_USES_OF_EDGE_INDEX] += 1
+        return _few_rows(self, src, index)
+    size = Size(num_values, with_gradient, is_extreme=is_extreme)
     try:
         return _gathered(self, src, plain(index), size)
     except FallBack as left:
         fell_back["propagate", left.reason] += 1
         is_small = left.reason in (Reason.FEW_VALUES, Reason.FIRST_USES_OF_EDGE_INDEX)
-    return self._index_select_safe(src, index) if is_small else original(self, src, index)
+    return _few_rows(self, src, index) if is_small else original(self, src, index)
 
 
 def _gathered(conv: Any, src: Tensor, index: Tensor, size: Size) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch._C import TensorBase
 
 from ....drop_in.compiled import is_compiled, is_traced_by_dynamo
 from ....drop_in.gate import Reason
@@ -19,6 +20,10 @@ from ..size import is_small
 from .sizes import sized
 
 _NAMES = {name: f"gspmm:copy_e_{reduction}" for name, reduction in REDUCES.items()}
+_scatter_add_, _index_add_ = (
+    TensorBase.scatter_add_,
+    TensorBase.index_add_,
+)  # PyTorch's own: Tensor has wrappers of them
 _FEW_NUMBERS = 4096  # of one column, which index_add adds up as soon as scatter_add
 
 
@@ -60,12 +65,12 @@ def _of_few(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: 
         try:
             out = src.new_zeros((dim_size, *src.shape[1:]))
             if rank > 1 and src.requires_grad and src.numel() > FEW_INDEXED:
-                out.scatter_add_(0, index.view(-1, *[1] * (rank - 1)).expand_as(src), src)
+                _scatter_add_(out, 0, index.view(-1, *[1] * (rank - 1)).expand_as(src), src)
             else:
-                out.index_add_(0, index, src)
+                _index_add_(out, 0, index, src)
             if reduce != "mean":
                 return out
-            counts = src.new_zeros(dim_size).index_add_(0, index, src.new_ones(src.shape[0]))
+            counts = _index_add_(src.new_zeros(dim_size), 0, index, src.new_ones(src.shape[0]))
             return out / counts.clamp_(min=1).view(-1, *[1] * (rank - 1))
         except (RuntimeError, IndexError, TypeError):
             pass  # PyG raises its own

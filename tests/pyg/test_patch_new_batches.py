@@ -1,0 +1,137 @@
+"""Batches of small graphs under halfgnn.pyg.accelerate(): their edge_index is new in every step, and nothing is kept of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_geometric.nn as upstream
+
+import halfgnn.pyg
+from halfgnn.graphs_by_tensor import store
+from halfgnn.graphs_by_tensor.edge_index import graph_of
+from halfgnn.pyg.drop_in import size, thresholds
+from tests import support
+
+pytestmark = pytest.mark.skipif(support.SIMULATED or "cpu" not in support.DEVICES, reason="sizes are those of a CPU")
+NODES, EDGES, WIDTH = 800, 2_000, 64  # more values than "few", and fewer than are worth a Graph
+SIZES = {name: getattr(thresholds, name) for name in ("LIMITS", *support.ROUTED_FROM)}  # of users, not of tests
+FIRST_USES = {"first uses of an edge_index"}
+
+
+@pytest.fixture(autouse=True)
+def _users_sizes(monkeypatch, _routes_small_calls):
+    for name, value in SIZES.items():
+        monkeypatch.setattr(thresholds, name, value)
+
+
+def edges(high: int = NODES):
+    return torch.randint(0, high, (2, EDGES), generator=torch.Generator().manual_seed(1))
+
+
+def features(dtype=torch.float32):
+    torch.manual_seed(2)
+    return torch.randn(NODES, WIDTH).to(dtype).requires_grad_()
+
+
+def reasons(name="propagate"):
+    return halfgnn.pyg.stats()["fell_back"].get(name, {}).keys()
+
+
+class OfEdges(upstream.MessagePassing):
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_i, x_j):
+        return x_j - x_i
+
+
+class OwnRows(OfEdges):
+    def _index_select_safe(self, src, index):
+        return 2 * super()._index_select_safe(src, index)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("make", [OfEdges, OwnRows, upstream.SimpleConv, lambda: upstream.SimpleConv("mean")])
+def test_results_are_those_of_pyg(make, dtype):
+    conv, x = make(), features(dtype)
+
+    def results():
+        out = conv(x, edges())
+        return out, *torch.autograd.grad(out.pow(2).sum(), x)
+
+    expected = results()
+    with halfgnn.pyg.accelerate():
+        found = results()
+    assert reasons() == FIRST_USES and halfgnn.pyg.stats()["routed"] == {}
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_gradients_in_half_precision_are_summed_in_fp32():
+    """PyTorch's own gradient of index_select rounds at every step on some processors."""
+    x = torch.ones(1, WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    index = torch.zeros(2, 4_000, dtype=torch.int64)
+    with halfgnn.pyg.accelerate():
+        upstream.SimpleConv()(x, index).sum().backward()
+    assert reasons() == FIRST_USES
+    assert halfgnn.pyg.stats()["routed"].get("fp32:index_select") == 1
+    assert x.grad.unique().tolist() == [4_000]
+
+
+@pytest.mark.parametrize("wrong", [NODES, -1])
+def test_errors_of_ids_are_those_of_pyg(wrong):
+    conv, x, index = upstream.SimpleConv(), features(), edges()
+    index[0, 5] = wrong
+
+    def error():
+        with pytest.raises(IndexError) as caught:
+            conv(x, index.clone())
+        return str(caught.value)
+
+    expected = error()
+    with halfgnn.pyg.accelerate():
+        assert error() == expected
+
+
+@pytest.mark.parametrize("conv", [OfEdges(), upstream.GCNConv(WIDTH, WIDTH)], ids=["messages", "GCNConv"])
+def test_an_edge_index_that_is_used_on_is_routed(monkeypatch, conv):
+    monkeypatch.setattr(thresholds, "REUSE", 1)
+    index, x = edges(), features()
+    with halfgnn.pyg.accelerate():
+        for _ in range(12):
+            conv(x, index)
+    assert "first uses of an edge_index" in reasons() and halfgnn.pyg.stats()["routed"]
+    assert store.has_graph(index) or len(store.known.get(index).derived) > 0
+
+
+def test_values_are_counted_once():
+    """What decides is the sum over all uses, those of self-loops included."""
+    index = edges()
+    assert not size.may_share(index)
+    assert size.seen_by(index) == index.numel() * thresholds.USUAL_WIDTH // 2
+    assert size.is_new_and_small(index, 1_000, True, counts=False)
+    assert size.seen_by(index) == index.numel() * thresholds.USUAL_WIDTH // 2 + 1_000
+    limit = thresholds.LIMITS["message"].new
+    assert not size.is_new_and_small(index, limit[1], True, counts=False)  # the caller counts what is not small
+    assert size.seen_by(index) == index.numel() * thresholds.USUAL_WIDTH // 2 + 1_000
+    assert size.is_new_and_small(index, limit[1], False, counts=False)  # without a gradient more is small
+    assert not size.is_new_and_small(index, limit[1] // thresholds.EXTREME + 1, True, is_extreme=True)
+    graph_of(index, NODES, NODES)
+    assert size.may_share(index)
+
+
+@pytest.mark.parametrize("reuse, is_small", [(8, True), (1, False)])
+def test_in_a_checkpoint_what_was_seen_does_not_decide(monkeypatch, reuse, is_small):
+    index = edges()
+    monkeypatch.setattr(thresholds, "REUSE", reuse)
+    size.count_values(index, thresholds.LIMITS["message"].new[1])
+    assert size.is_new_and_small(index, 100, True, counts=False) is is_small
+    seen = []
+
+    def run(x):
+        seen.append(size.is_new_and_small(index, 100, True, counts=False))
+        return x.sin()
+
+    with halfgnn.pyg.accelerate():
+        torch.utils.checkpoint.checkpoint(run, features(), use_reentrant=False).sum().backward()
+    assert seen == [False, False]
