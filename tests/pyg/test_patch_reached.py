@@ -212,3 +212,45 @@ def test_results_of_edge_types_are_added(aggr, dtype):
         assert aggr is None or hetero_conv.group(columns, aggr).is_contiguous()
     with halfgnn.pyg.accelerate(), pytest.raises((RuntimeError, TypeError)):
         hetero_conv.group([parts[0], parts[1][:1]], "sum")
+
+
+@pytest.mark.parametrize("reached, is_routed", [(30, True), (31, False)])
+def test_three_quarters_of_the_nodes_are_few(reached, is_routed):
+    """To multiply nearly all rows one by one, and copy them, takes as long as to multiply all."""
+    conv, x = made(lambda: upstream.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
+    check(conv, [x], edges(num_reached=reached), fuse=None)
+    assert (SAVED in routed()) is is_routed
+
+
+def test_a_checkpoint_is_torch_geometrics():
+    """What is known of an edge_index may differ when a checkpoint is recomputed."""
+    conv, x = made(lambda: upstream.SAGEConv(WIDTH, 5)), randn(NODES, WIDTH, seed=1)
+    expected = run(conv, [x], edges())
+
+    def checkpointed(*args):
+        return torch.utils.checkpoint.checkpoint(conv, *args, use_reentrant=False)
+
+    with halfgnn.pyg.accelerate():
+        x = x.requires_grad_()
+        out = checkpointed(x, edges())
+        assert SAVED not in routed()
+        torch.autograd.grad(out.sum(), x)
+        assert SAVED not in routed()
+        conv(x, edges())
+    assert SAVED in routed()
+    assert_same([out], expected[:1])
+
+
+def test_weights_in_fp32_of_features_in_half_precision():
+    """Their products are fp32, which a layer in half precision takes under autocast alone."""
+    x, weight = randn(NODES, WIDTH, seed=1).bfloat16(), weights().float()
+    conv = made(lambda: upstream.GraphConv(WIDTH, 5)).bfloat16()
+    for context in (contextlib.nullcontext(), halfgnn.pyg.accelerate()):
+        with context, pytest.raises(RuntimeError, match="same dtype"):
+            conv(x, edges(), weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = conv(x, edges(), weight)
+        with halfgnn.pyg.accelerate():
+            actual = conv(x, edges(), weight)
+    assert SAVED in routed() and actual.dtype is expected.dtype
+    torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
