@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from halfgnn import Graph
+from halfgnn import Graph, ops
+from halfgnn.ops.attention import dot
 from tests import support
 
 pytestmark = pytest.mark.skipif(
@@ -132,6 +133,32 @@ def test_wrong_weights(change, message):
     terms = {"edge_feat": feat, "edge_key_weight": key_weight, "edge_value_weight": value_weight, **change}
     with pytest.raises(ValueError, match=message):
         raw.dot_attention(*g.csc(), query, key, value, SCALE, 0.0, None, False, False, **terms)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_large_weights_are_multiplied_outside(monkeypatch, dtype):
+    """Results and gradients are the same, by kernels that are given weights or not."""
+    g = graph()
+    tensors = [x.requires_grad_() for x in operands(g, 2, 8, 3, dtype)]
+    given = []
+    raw_dot = dot._dot
+    monkeypatch.setattr(dot, "_dot", lambda *args: given.append(len(args)) or raw_dot(*args))
+
+    def results():
+        query, key, value, feat, key_weight, value_weight = tensors
+        out = ops.dot_attention(
+            g, query, key, value, SCALE, edge_feat=feat, edge_key_weight=key_weight, edge_value_weight=value_weight
+        )
+        return out, *torch.autograd.grad(out.square().sum(), tensors)
+
+    monkeypatch.setattr(dot, "_MOST_INSIDE", 2 * 8 * 3)
+    inside = results()
+    monkeypatch.setattr(dot, "_MOST_INSIDE", 2 * 8 * 3 - 1)
+    outside = results()
+    assert given[0] == given[1] + 2
+    for name, x, y in zip(("out", "query", "key", "value", "feat", "key_weight", "value_weight"), inside, outside):
+        assert x.dtype is y.dtype
+        assert_near(name, x, y, dtype)
 
 
 def test_wrong_dtypes_and_gradients():

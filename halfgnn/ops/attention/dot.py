@@ -28,6 +28,8 @@ from ._terms import NO_TERMS, EdgeTerms, TermNames, checked_terms, has_kernels, 
 
 _dot = torch.ops.halfgnn.dot_attention.default
 _dot_backward = torch.ops.halfgnn.dot_attention_backward.default
+# Elements of a weight, 64 KB in fp32. By larger ones, products of all rows are as fast and need not read them again for each row.
+_MOST_INSIDE = 1 << 14
 
 
 # ---- autograd ----------------------------------------------------------------------------------------------------------------
@@ -36,7 +38,7 @@ _dot_backward = torch.ops.halfgnn.dot_attention_backward.default
 def _attended(csc, query, key, value, terms: EdgeTerms, scale, dropout_p, seed, save, precise, short_rows):
     """(out, lse, out_residual, edge_out), with values of edges in out, which is rounded once."""
     value_weight = terms.of_values()
-    if terms.feat is not None and _takes_weights(key):
+    if _takes_weights(key, terms):
         return _dot(
             *csc, query, key, value, scale, dropout_p, seed, save, precise, short_rows, terms.bias, terms.key, terms.value,
             terms.key_is_value, terms.feat, None, save and value_weight is not None, terms.key_weight, value_weight,
@@ -115,7 +117,7 @@ def _gradients(options: _Options, needs, grad, *saved):
     terms = EdgeTerms._make([*saved[9:15], options.key_is_value, options.one_weight])
     key_weight, value_weight = terms.key_weight, terms.of_values()
     edge_query = grad_edge_out = None
-    takes_weights = _takes_weights(key)
+    takes_weights = _takes_weights(key, terms)
     if not takes_weights:
         edge_query = None if key_weight is None else _to_columns(query, key_weight)
         grad_edge_out = None if value_weight is None else _to_columns(grad, value_weight)
@@ -376,9 +378,10 @@ def _has_kernels(key: Tensor, terms: EdgeTerms) -> bool:
     return has_kernels(key) and (terms.of_values() is None or _takes_columns(key, terms))
 
 
-def _takes_weights(key: Tensor) -> bool:
-    """Whether kernels project columns, row by row: those that take all terms."""
-    return limits_of(key) is None
+def _takes_weights(key: Tensor, terms: EdgeTerms) -> bool:
+    """Whether kernels project columns, row by row: those that take all terms, by weights that stay in the cache meanwhile."""
+    weight = terms.value_weight if terms.key_weight is None else terms.key_weight
+    return limits_of(key) is None and weight is not None and weight.numel() <= _MOST_INSIDE
 
 
 def _takes_columns(key: Tensor, terms: EdgeTerms) -> bool:
