@@ -189,3 +189,15 @@ def test_a_gpu_has_larger_limits():
     assert size.weighed_rows(numbers, 12_800) == 12_800 * thresholds.SORTED_WIDTH // thresholds.GPU_SPEED
     numbers.is_cuda = False
     assert size.weighed_rows(numbers, 12_800) == 12_800
+
+
+@pytest.mark.parametrize("count, is_noted", [(768, False), (769, True)])
+def test_few_columns_of_an_edge_index_that_is_used_on_are_not_noted(count, is_noted):
+    """Messages of usual width along them are few values."""
+    conv, x = theirs.SimpleConv(), randn(NODES, 512, seed=1).float()
+    edge_index = torch.randint(0, NODES, (2, 2000), generator=torch.Generator().manual_seed(1))
+    with halfgnn.pyg.accelerate():
+        conv(x, edge_index)
+        assert store.has_graph(edge_index)
+        columns = edge_index[:, torch.arange(count)]
+    assert store.is_heard_of(columns) == is_noted

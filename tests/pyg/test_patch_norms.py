@@ -143,3 +143,17 @@ def test_gradients_of_small_and_large_features(size):
     assert names()
     for mine, right in zip(actual, truth, strict=True):
         assert (mine.double() - right).abs().max() <= 1e-4 * right.abs().max()
+
+
+@pytest.mark.parametrize("width", [1, WIDTH - 1])
+def test_features_of_another_width_than_that_of_set2set(width):
+    layer, x, index = module(POOLS["Set2Set"]), randn(ROWS, width, seed=1), batch()
+
+    def error():
+        with pytest.raises(RuntimeError) as caught:
+            layer(x, index, dim_size=GROUPS)
+        return str(caught.value)
+
+    expected = error()
+    with halfgnn.pyg.accelerate():
+        assert error() == expected

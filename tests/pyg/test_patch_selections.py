@@ -108,3 +108,50 @@ def test_masks_are_compared_whole(count):
                 changed = other.clone()
                 changed[place] = not changed[place]
                 assert not store._are_equal(mask, changed)
+
+
+def test_a_mask_that_changed_before_its_columns_are_used_is_not_held():
+    """What it selects from then on are other columns."""
+    conv, x, edge_index = upstream.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges()
+    mask = types() == 0
+    before, expected = edge_index[:, mask], edge_index[:, ~mask]
+    with halfgnn.pyg.accelerate():
+        columns = edge_index[:, mask]
+        mask.logical_not_()
+        conv(x, columns)
+        assert torch.equal(edge_index[:, mask], expected) and torch.equal(edge_index[:, ~mask], before)
+
+
+def test_selections_are_held_for_twice_the_edges():
+    """A program that draws other edges at every step keeps no more than that."""
+    conv, x, edge_index = upstream.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges()
+    draw = torch.Generator().manual_seed(0)
+    with halfgnn.pyg.accelerate():
+        for _ in range(12):
+            conv(x, edge_index[:, torch.rand(EDGES, generator=draw) < 0.6])
+    held = [selection.columns.shape[1] for selection in store.known.get(edge_index).selections]
+    assert len(held) > 1 and EDGES < sum(held) <= store.SELECTED * EDGES
+
+
+def test_masks_of_inference_mode_are_not_held():
+    """Modifications of them are not counted."""
+    conv, x, edge_index = upstream.SimpleConv(), randn(NUM_NODES, WIDTH, seed=1), edges()
+    with torch.inference_mode():
+        mask = types() == 0
+    expected = edge_index[:, mask]
+    with halfgnn.pyg.accelerate():
+        for _ in range(2):
+            columns = edge_index[:, mask]
+            conv(x, columns)
+            assert torch.equal(columns, expected)
+        selections = store.known.get(edge_index).selections
+        assert selections and all(selection.by is None for selection in selections)
+
+
+def test_columns_in_a_matrix_of_ids_are_not_noted():
+    """They are no edge_index."""
+    edge_index = edges()
+    with halfgnn.pyg.accelerate():
+        for ids in (torch.arange(6).view(2, 3), torch.arange(6)):
+            columns = edge_index[:, ids]
+            assert columns.shape == (2, *ids.shape) and store.is_heard_of(columns) == (ids.dim() == 1)

@@ -124,7 +124,7 @@ def set2set(
 ) -> Any:
     """``Set2Set.forward``: neither the query of each row nor its weighted features are materialized."""
     g = None if ptr is not None or dim not in (0, -2) or not _are_rows(x) else _graph("Set2Set", x, index, dim_size)
-    if g is None or not _sums_rows(self, dim_size) or x.shape[1] != self.in_channels:
+    if g is None or not _sums_rows(self, dim_size):
         return original(self, x, index, ptr, dim_size, dim)
     routed["pool:Set2Set"] += 1
     h = tuple(x.new_zeros((self.lstm.num_layers, dim_size, x.shape[1])) for _ in range(2))
