@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
 
 from halfgnn import Graph, ops
+from halfgnn.common import products
 from halfgnn.ops.attention import dot
 from tests import support
 
@@ -142,7 +147,7 @@ def test_large_weights_are_multiplied_outside(monkeypatch, dtype):
     tensors = [x.requires_grad_() for x in operands(g, 2, 8, 3, dtype)]
     given = []
     raw_dot = dot._dot
-    monkeypatch.setattr(dot, "_dot", lambda *args: given.append(len(args)) or raw_dot(*args))
+    monkeypatch.setattr(dot, "_dot", lambda *args: given.append(args) or raw_dot(*args))
 
     def results():
         query, key, value, feat, key_weight, value_weight = tensors
@@ -155,10 +160,57 @@ def test_large_weights_are_multiplied_outside(monkeypatch, dtype):
     inside = results()
     monkeypatch.setattr(dot, "_MOST_INSIDE", 2 * 8 * 3 - 1)
     outside = results()
-    assert given[0] == given[1] + 2
+    assert len(given[0]) == len(given[1]) + 2
     for name, x, y in zip(("out", "query", "key", "value", "feat", "key_weight", "value_weight"), inside, outside):
         assert x.dtype is y.dtype
         assert_near(name, x, y, dtype)
+
+
+@pytest.mark.parametrize("which", ["edge_key_weight", "edge_value_weight"])
+@pytest.mark.parametrize("needs_gradient", [True, False])
+def test_what_kernels_are_given(monkeypatch, which, needs_gradient):
+    """One of the weights may be missing. Sums of columns are stored if the gradient of a weight is made of them."""
+    g = graph()
+    query, key, value, feat, weight, _ = operands(g, 2, 8, 3, torch.float32)
+    given = []
+    raw_dot = dot._dot
+    monkeypatch.setattr(dot, "_dot", lambda *args: given.append(args) or raw_dot(*args))
+    ops.dot_attention(g, query, key, value, edge_feat=feat, **{which: weight.requires_grad_(needs_gradient)})
+    *_, edge_query, need_edge_out, key_weight, value_weight = given[0]
+    assert edge_query is None and (key_weight is None) == (which != "edge_key_weight")
+    assert (value_weight is None) == (which != "edge_value_weight")
+    assert need_edge_out is (needs_gradient and which == "edge_value_weight")
+
+
+def test_gradients_of_weights_are_summed_over_chunks(monkeypatch):
+    """Of 256 rows, with this size. The last one has fewer."""
+    monkeypatch.setattr(products, "_CHUNK", 1)
+    torch.manual_seed(7)
+    rows, columns = torch.randn(600, 2, 8, dtype=torch.float64), torch.randn(600, 2, 3, dtype=torch.float64)
+    torch.testing.assert_close(dot._of_weight(rows, columns), torch.einsum("nhd,nhc->hdc", rows, columns))
+    assert dot._of_weight(rows[:0], columns[:0]).tolist() == torch.zeros(2, 8, 3).tolist()
+
+
+@pytest.mark.parametrize("which", ["keys", "values", "both"])
+def test_fake_kernels(which):
+    g = graph()
+    query, key, value, feat, key_weight, value_weight = operands(g, 2, 8, 3, torch.bfloat16)
+    nodes, terms = (*g.csc(), query, key, value, SCALE, 0.0, None), {"edge_feat": feat}
+    if which != "values":
+        terms["edge_key_weight"] = key_weight
+    if which != "keys":
+        terms["edge_value_weight"] = value_weight
+    forward = functools.partial(raw.dot_attention, need_edge_out=which != "keys")
+    out, lse, residual, _ = forward(*nodes, True, True, **terms)
+    saved = (*g.csc(), *g.csr(), *nodes[3:], out, out, lse, residual)
+    calls = [(forward, (*nodes, True, True)), (raw.dot_attention_backward, saved)]
+    for function, args in calls:
+        real = function(*args, **terms)
+        with FakeTensorMode() as mode:
+            args, options = pytree.tree_map_only(Tensor, mode.from_tensor, (args, terms))
+            fake = function(*args, **options)
+        for x, y in zip(fake, real, strict=True):
+            assert (x.shape, x.dtype, x.stride()) == (y.shape, y.dtype, y.stride())
 
 
 def test_wrong_dtypes_and_gradients():
