@@ -217,7 +217,15 @@ __global__ void read_place(const Args args) {
 
 // A ring of three stages of 16 bytes a lane: out = the sum of each four values, of the lane's own quads and, behind a
 // barrier, of its neighbour's. n: what is done wrong.
-enum WrongCopy { kNoWait = 1, kOneGroupTooFew, kGroupsNotEnded, kNoBarrierForOthers, kOverwritesTooSoon, kNoWaitAtEnd };
+enum WrongCopy {
+  kNoWait = 1,
+  kOneGroupTooFew,
+  kGroupsNotEnded,
+  kNoBarrierForOthers,
+  kOverwritesTooSoon,
+  kNoWaitAtEnd,
+  kNoBarrierAfterwards
+};
 __global__ void ring_of_copies(const Args args) {
   constexpr int kStages = 3, kSteps = 8;
   extern __shared__ uint4 ring[];  // (stages, threads)
@@ -243,7 +251,7 @@ __global__ void ring_of_copies(const Args args) {
     if (args.n != kNoBarrierForOthers) __syncwarp();
     const uint4 other = place(step)[lane ^ 1];
     sum += own.x + own.y + own.z + own.w + other.x + other.y + other.z + other.w;
-    __syncwarp();
+    if (args.n != kNoBarrierAfterwards) __syncwarp();
   }
   if (args.n == kNoWaitAtEnd) issue(0);
   args.out[threadIdx.x] = static_cast<int>(sum);
