@@ -49,10 +49,10 @@ struct PairConfig {
   static constexpr bool kKeepsProducts =
       sizeof(T) == 2 && (kScore == PairScore::kDot ? kForward || kToDestinations : kSplits || kReadsRecords);
 
-  // A ring of copies (ring.cuh) where latency is what a pass waits for, on GPUs that have shared memory for it: not
-  // those that have kBlockLess. Rows are not in registers while they are on their way, so the runs are.
+  // A ring of copies (ring.cuh) where latency is what a pass waits for, on GPUs that have shared memory for it: 227 KiB
+  // of a multiprocessor. Rows are not in registers while they are on their way, so the runs are.
   static constexpr bool kHasRing =
-      kReadsRecords && kHasSigns && sizeof(T) == 2 && kCompiledArch >= 800 && kBlockLess == 0;
+      kReadsRecords && kHasSigns && sizeof(T) == 2 && kCompiledArch >= 900 && kBlockLess == 0;
 
   static constexpr int kElements = kRepeat * kVector;
   static constexpr int kLaneBytes = kElements * static_cast<int>(sizeof(T));
@@ -76,7 +76,6 @@ struct PairConfig {
     if constexpr (Terms::kHasTerms) return Terms::min_warps(kForward, kWritesProducts, static_cast<int>(sizeof(T)));
     if (kIsWide) return 8;
     if (kIsLarge) return 12;
-    if (kHasRing && kCompiledArch < 900) return 16;  // shared memory has room for 14
     return kRepeat > 1 || kTwoRows ? 16 : 20 - 4 * kBlockLess;
   }
   static constexpr int min_blocks() { return blocks_for(min_warps(), kWarps); }
