@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 from torch import Tensor
+from torch._C import TensorBase
 
 from .... import ops
 from ....common.precision import without_autocast
@@ -54,16 +55,17 @@ def softmax(original: Original) -> Original:
 def _softmax_of_few(
     original: Original, src: Tensor, index: Tensor | None, ptr: Tensor | None, num_nodes: int | None, dim: int
 ) -> Tensor:
-    """PyG's softmax of a few rows, made of the same sums and differences without its functions."""
+    """PyG's softmax of a few rows, made of the same sums and differences without its functions, nor the wrappers of PyTorch's."""
     rank = src.dim()
     if ptr is None and num_nodes is not None and are_plain_rows(src, index, dim, rank):
         assert index is not None
         try:
             zeros = src.new_zeros((num_nodes, *src.shape[1:]))
             ids = index.view(-1, *[1] * (rank - 1)).expand_as(src)
-            largest = zeros.scatter_reduce(0, ids, src.detach(), "amax", include_self=False)
-            powers = (src - largest.index_select(0, index)).exp()
-            return powers / (zeros.index_add(0, index, powers) + 1e-16).index_select(0, index)
+            largest = TensorBase.scatter_reduce(zeros, 0, ids, src.detach(), "amax", include_self=False)
+            powers = (src - TensorBase.index_select(largest, 0, index)).exp()
+            total = TensorBase.index_add(zeros, 0, index, powers) + 1e-16
+            return powers / TensorBase.index_select(total, 0, index)
         except (RuntimeError, IndexError, TypeError):
             pass  # PyG raises its own
     return _left_softmax(original, src, index, ptr, num_nodes, dim)
