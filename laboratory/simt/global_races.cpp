@@ -62,7 +62,8 @@ GlobalRace GlobalRaces::access(int thread, const Access& access, bool is_atomic)
       const bool is_this_block = other.run == run_;
       return GlobalRace{access, other.thread, is_this_block, is_store, other.pc};
     };
-    const bool may_meet = (is_atomic && cell.write.is_atomic) || (access.is_store && is_by_same_store(cell.write, event));
+    const bool may_meet =
+        (is_atomic && cell.write.is_atomic) || (access.is_store && is_by_same_store(cell.write, event));
     if (!may_meet && !is_ordered(cell.write, thread)) return race_with(cell.write, true);
     if (!access.is_store) {
       cell.read = event;
