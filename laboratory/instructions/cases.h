@@ -309,7 +309,7 @@ Call pair_backward(const Context& c, PairAttentionArgs args, void* edge_records 
   pair_forward(c, args)();
   args.grad = c.nodes();
   void* records = c.accumulators(kNodes * kPairRecord * c.shape.heads);
-  args.grad_query = args.edge.grad_query ? c.accumulators(kNodes * c.shape.len()) : c.new_nodes();
+  args.grad_query = c.new_nodes();
   void* partial_attn = c.accumulators(c.shape.len());
   args.grad_key = c.new_nodes();
   args.grad_value = c.new_nodes();
@@ -321,7 +321,7 @@ Call pair_backward(const Context& c, PairAttentionArgs args, void* edge_records 
 }
 Call gatv2_attention_backward(const Context& c) { return pair_backward(c, gatv2_args(c)); }
 Call dot_attention_backward(const Context& c) { return pair_backward(c, dot_args(c)); }
-// A bias, and features of 16 columns in keys and values.
+// A bias, and features of 16 columns, projected to keys and to values.
 constexpr int64_t kColumns = 16;
 PairAttentionArgs dot_edges_args(const Context& c) {
   PairAttentionArgs args = dot_args(c);
@@ -329,18 +329,13 @@ PairAttentionArgs dot_edges_args(const Context& c) {
   args.edge.bias_type = c.shape.type;
   args.edge.feat_dim = kColumns;
   args.edge.feat = c.memory.values(c.shape.type, c.graph.num_edges * kColumns);
-  args.edge.query = c.memory.values(DType::kFloat, kNodes * c.shape.heads * kColumns);
+  args.edge.key_weight = c.memory.values(c.shape.type, c.shape.len() * kColumns, -4);
+  args.edge.value_weight = c.memory.values(c.shape.type, c.shape.len() * kColumns, -4);
   return args;
 }
-Call dot_attention_edges(const Context& c) {
-  PairAttentionArgs args = dot_edges_args(c);
-  args.edge.out = c.accumulators(kNodes * c.shape.heads * kColumns);
-  args.edge.wide_out = c.accumulators(kNodes * c.shape.len());
-  return pair_forward(c, args);
-}
+Call dot_attention_edges(const Context& c) { return pair_forward(c, dot_edges_args(c)); }
 Call dot_attention_edges_backward(const Context& c) {
   PairAttentionArgs args = dot_edges_args(c);
-  args.edge.grad_out = c.memory.values(DType::kFloat, kNodes * c.shape.heads * kColumns);
   args.edge.grad_query = c.accumulators(kNodes * c.shape.heads * kColumns);
   args.edge.grad_bias = c.new_edges();
   args.edge.grad_feat = c.memory.empty(c.shape.type, c.graph.num_edges * kColumns);
