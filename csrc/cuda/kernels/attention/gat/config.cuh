@@ -38,12 +38,13 @@ struct GatConfig {
   static constexpr int kUnroll = 4;  // edges of a group in flight
   // Registers hold those edges, the sums, and what the lane knows of the window: 64 with one sum, 80 with two or with
   // dots; 8 to 32 more with narrow accesses, and before sm_90; from sm_90 on 72 with two sums of one head. Of one sum
-  // of one head ptxas has been seen to need 56 on sm_90.
+  // of one head, of halves, ptxas has been seen to need 56 on sm_90.
   static constexpr int kLarger = kRepeat == 2 ? 2 * kBlockLess : kBlockLess;
   static constexpr int kNarrow =
       kRepeat == 1 ? 0 : (kRepeat == 4 && (kDots || (kGatOlder && !kPositive)) ? 2 : 1) + kLarger;
   static constexpr int kBlocksOfTwoSums = 6 - kGatOlder + (kOneHead && !kGatOlder ? 1 : 0);
-  static constexpr int kBlocksOfOneSum = 8 - 2 * kGatOlder + (kOneHead && kCompiledArch == 900 ? 1 : 0);
+  static constexpr int kBlocksOfOneSum =
+      8 - 2 * kGatOlder + (kOneHead && sizeof(T) == 2 && kCompiledArch == 900 ? 1 : 0);
   static constexpr int kFourWarps = (kPositive || kDots ? kBlocksOfTwoSums : kBlocksOfOneSum) - kNarrow;
   static constexpr int kMinBlocks = kFourWarps * 4 / kGatWarps;
 };
