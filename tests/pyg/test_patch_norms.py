@@ -85,7 +85,8 @@ def test_second_derivatives(name):
 @pytest.mark.parametrize("name", [*NORMS, *POOLS])
 @pytest.mark.parametrize("kind", ["float32", "autocast", "bfloat16"])
 def test_dtypes_are_torch_geometrics(name, kind):
-    """In half precision they are left to torch_geometric's steps. Features far from 0 have variances that are small beside them."""
+    """Layers in half precision fall back, but for norms without parameters. Features far from 0 have variances that are small beside
+    them."""
     layer, x, index = module({**NORMS, **POOLS}[name]), 30 + randn(ROWS, WIDTH, seed=1), batch()
     x = x if kind == "float32" and name in NORMS else x - 30
     truth = run(layer, [x], index)
@@ -95,11 +96,33 @@ def test_dtypes_are_torch_geometrics(name, kind):
         expected = run(layer, [x], index)
         with halfgnn.pyg.accelerate():
             actual = run(layer, [x], index)
-    assert bool(names()) == (kind != "bfloat16") or kind == "autocast"
+    assert kind == "autocast" or bool(names()) == (
+        kind == "float32" or (name in NORMS and not list(layer.parameters()))
+    )
     for mine, other, right in zip(actual, expected, truth, strict=True):
         assert mine.dtype is other.dtype and mine.stride() == other.stride()
         error, other_error = ((y.double() - right).abs().max() for y in (mine, other))
         assert error <= 2 * other_error + (1e-5 if kind == "float32" else 2e-2) * (1 + right.abs().max())
+
+
+@pytest.mark.parametrize("with_autocast", [False, True], ids=["", "autocast"])
+@pytest.mark.parametrize("dtype", support.HALVES, ids=str)
+@pytest.mark.parametrize("name", NORMS)
+def test_half_rows_are_normalized_in_fp32(name, dtype, with_autocast):
+    """As a layer under autocast makes them. PyG rounds at every step, so that features far from 0 lose their digits."""
+    layer, x, index = module(NORMS[name]), (3 + randn(ROWS, WIDTH, seed=1)).to(dtype), batch()
+    truth = run(layer, [x.double()], index)
+    layer = layer.float()
+    with torch.autocast("cpu", torch.bfloat16) if with_autocast else contextlib.nullcontext():
+        expected = run(layer, [x], index)
+        with halfgnn.pyg.accelerate():
+            actual = run(layer, [x], index)
+    assert names() == {f"norm:{name.partition(',')[0]}"}
+    for mine, other, right in zip(actual, expected, truth, strict=True):
+        assert mine.dtype is other.dtype
+        error, other_error = ((y.double() - right).abs().max() for y in (mine, other))
+        eps = torch.finfo(mine.dtype).eps if mine.dtype != torch.float32 else 1e-5
+        assert error <= other_error / 4 or error <= eps * (1 + right.abs().max()), (error, other_error)
 
 
 def test_in_place_changes():

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric.nn.aggr import Aggregation
 
 from .... import ops
-from ....common.precision import without_autocast
+from ....common.precision import HALF, without_autocast
 from ....drop_in.compiled import is_compiled, is_traced_by_dynamo
 from ....drop_in.wrappers import Route as Original
 from ....drop_in.wrappers import inline
@@ -22,7 +22,7 @@ from ..rows_by_index import graph_of_groups
 from ..size import is_small
 from .sizes import sized
 
-_EXACT = (torch.float32, torch.float64)  # PyG computes norms of half-precision rows step by step in half precision
+_EXACT = (torch.float32, torch.float64)  # PyG computes half-precision rows step by step in half precision
 _Parameters = tuple[Norm, Any, Any, Any]  # with weight, bias and mean_scale
 
 
@@ -48,11 +48,12 @@ def pair_norm(original: Original, self: Any, x: Any, batch: Any = None, batch_si
 
 def _normalized(original: Original, self: Any, x: Any, batch: Any, batch_size: Any) -> Tensor | None:
     """The norm of the rows of each graph; None if it falls back to torch_geometric."""
-    if not _are_rows(x):
+    if not _are_rows(x, (*_EXACT, *HALF)):
         return None
     kind = original.__qualname__.partition(".")[0]
     found = _NORMS[kind](self)
-    if found is None or not all(y is None or _fits(y, x) for y in found[1:]):
+    dtype = torch.float32 if x.dtype in HALF else x.dtype
+    if found is None or not all(y is None or _fits(y, x, dtype) for y in found[1:]):
         return None
     g = _graph(kind, x, batch, batch_size)
     if g is None:
@@ -61,20 +62,20 @@ def _normalized(original: Original, self: Any, x: Any, batch: Any, batch_size: A
     return normalized(x, g, *found)
 
 
-def _are_rows(x: Any) -> bool:
-    """Whether x has enough rows of a dtype in which results differ by the order of sums only."""
+def _are_rows(x: Any, dtypes: tuple[torch.dtype, ...] = _EXACT) -> bool:
+    """Whether x has enough rows, of one of dtypes. Of exact ones results differ by the order of sums only."""
     return (
         type(x) is Tensor
         and x.dim() == 2
         and x.is_cpu
-        and x.dtype in _EXACT
+        and x.dtype in dtypes
         and x.numel() > 0
         and not is_small(x, "norm")
     )
 
 
-def _fits(parameter: Any, x: Tensor) -> bool:
-    return isinstance(parameter, Tensor) and parameter.dtype is x.dtype and parameter.shape == x.shape[1:]
+def _fits(parameter: Any, x: Tensor, dtype: torch.dtype) -> bool:
+    return isinstance(parameter, Tensor) and parameter.dtype is dtype and parameter.shape == x.shape[1:]
 
 
 def _graph(kind: str, x: Tensor, index: Any, num_groups: Any) -> Graph | None:
