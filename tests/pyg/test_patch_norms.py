@@ -85,8 +85,7 @@ def test_second_derivatives(name):
 @pytest.mark.parametrize("name", [*NORMS, *POOLS])
 @pytest.mark.parametrize("kind", ["float32", "autocast", "bfloat16"])
 def test_dtypes_are_torch_geometrics(name, kind):
-    """Layers in half precision fall back, but for norms without parameters. Features far from 0 have variances that are small beside
-    them."""
+    """Layers in half precision fall back, but for norms without parameters. Features far from 0 have variances far below them."""
     layer, x, index = module({**NORMS, **POOLS}[name]), 30 + randn(ROWS, WIDTH, seed=1), batch()
     x = x if kind == "float32" and name in NORMS else x - 30
     truth = run(layer, [x], index)
