@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("torch_geometric")
 
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 
 import halfgnn.pyg
 from halfgnn.pyg.drop_in import thresholds
@@ -15,7 +15,7 @@ from tests import support_export
 from tests.support_export import ALL, DRAWN_FOR
 
 CASES = {str(case): case for case in support_export.pyg_cases(halfgnn.pyg)}
-THEIRS = {str(case): case for case in support_export.pyg_cases(theirs)}
+THEIRS = {str(case): case for case in support_export.pyg_cases(upstream)}
 SHOWN = support_export.shown()
 NO_MODULES = {"PadToBuckets", "ToGraph", "accelerate", "graph_of", "patch", "reset_stats", "stats", "unpatch"}
 # Their own code reads values of tensors: without the drop-in they do not export either.

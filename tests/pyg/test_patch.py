@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch import nn
 from torch_geometric import utils
 
@@ -44,7 +44,7 @@ def test_reductions_and_softmax_of_known_edges():
     expected = results()
     with halfgnn.pyg.accelerate():
         assert_same(results(), expected)  # nobody knows yet that these are edges
-        theirs.SAGEConv(WIDTH, 2).double()(randn(NUM_NODES, WIDTH, seed=1), edge_index)
+        upstream.SAGEConv(WIDTH, 2).double()(randn(NUM_NODES, WIDTH, seed=1), edge_index)
         halfgnn.pyg.reset_stats()
         assert_same(results(), expected)
     assert halfgnn.pyg.stats() == {
@@ -57,7 +57,7 @@ def test_reductions_and_softmax_of_known_edges():
 @pytest.mark.parametrize("dtype,is_autocast", [(torch.float32, True), (torch.bfloat16, True), (torch.bfloat16, False)])
 def test_variances_of_features_far_from_zero(aggr, dtype, is_autocast):
     """The squares of the features have no digits left for the variance in half."""
-    conv, x = theirs.SimpleConv(aggr), (30 + randn(NUM_NODES, WIDTH, seed=1)).to(dtype).requires_grad_()
+    conv, x = upstream.SimpleConv(aggr), (30 + randn(NUM_NODES, WIDTH, seed=1)).to(dtype).requires_grad_()
     exact = conv(x.double(), edges())
     expected = [exact, *torch.autograd.grad(exact[:, -WIDTH:].sum(), x)]
     with halfgnn.pyg.accelerate():
@@ -70,7 +70,7 @@ def test_variances_of_features_far_from_zero(aggr, dtype, is_autocast):
 
 
 def test_edges_that_are_written_to_are_new():
-    edge_index, x, conv = edges(), randn(NUM_NODES, WIDTH, seed=1), theirs.GCNConv(WIDTH, 4).double()
+    edge_index, x, conv = edges(), randn(NUM_NODES, WIDTH, seed=1), upstream.GCNConv(WIDTH, 4).double()
     with halfgnn.pyg.accelerate():
         conv(x, edge_index)
         edge_index.copy_(edge_index.flip(0))
@@ -94,7 +94,7 @@ def test_self_loops_are_sorted_once(monkeypatch):
     monkeypatch.setattr(edge_index_graphs, "_make", lambda *args: made.append(args) or make(*args))
     edge_index, x = edges(), randn(NUM_NODES, WIDTH, seed=1)
     with halfgnn.pyg.accelerate():
-        for conv in [theirs.GCNConv(WIDTH, 4), theirs.GCNConv(WIDTH, 4), theirs.GATConv(WIDTH, 4)]:
+        for conv in [upstream.GCNConv(WIDTH, 4), upstream.GCNConv(WIDTH, 4), upstream.GATConv(WIDTH, 4)]:
             for _ in range(3):
                 conv.double()(x, edge_index)
     assert len(made) == 2  # add_remaining_self_loops, and add_self_loops after remove_self_loops
@@ -104,7 +104,7 @@ def test_edges_are_not_kept_alive():
     edge_index, x = edges(), randn(NUM_NODES, WIDTH, seed=1)
     reference, known = weakref.ref(edge_index), len(store.known)
     with halfgnn.pyg.accelerate():
-        out = theirs.SAGEConv(WIDTH, 4).double()(x, edge_index)
+        out = upstream.SAGEConv(WIDTH, 4).double()(x, edge_index)
         assert len(store.known) == known + 1
         del edge_index, out
         assert reference() is None and len(store.known) == known
@@ -112,7 +112,7 @@ def test_edges_are_not_kept_alive():
 
 def test_max_gives_the_gradient_to_the_first_of_equal_messages():
     edge_index, x = torch.tensor([[0, 1], [2, 2]]), torch.ones(3, 1, requires_grad=True)
-    conv = theirs.SimpleConv(aggr="max")
+    conv = upstream.SimpleConv(aggr="max")
     with halfgnn.pyg.accelerate():
         (grad,) = torch.autograd.grad(conv(x, edge_index).sum(), x)
     assert grad.flatten().tolist() == [1, 0, 0]
@@ -194,7 +194,7 @@ def test_ids_out_of_range_raise_pygs_error(edge_index):
 
 
 def test_compiled_and_scripted_code_is_pygs():
-    conv, x = theirs.SAGEConv(WIDTH, 4).double(), randn(NUM_NODES, WIDTH, seed=1)
+    conv, x = upstream.SAGEConv(WIDTH, 4).double(), randn(NUM_NODES, WIDTH, seed=1)
     expected = conv(x, edges())
     with halfgnn.pyg.accelerate():
         scripted = torch.jit.script(conv)
@@ -206,9 +206,9 @@ def test_compiled_and_scripted_code_is_pygs():
 
 # A process per order: TorchScript compiles the overloads of a function when it is scripted first, and keeps them with the object.
 SCRIPTS = """
-import sys, torch, torch_geometric.nn as theirs, halfgnn.pyg
-kinds = theirs.GCNConv, theirs.ClusterGCNConv, theirs.ChebConv
-convs = [(kind, 4, 4, *([2] if kind is theirs.ChebConv else [])) for kind in kinds]
+import sys, torch, torch_geometric.nn as upstream, halfgnn.pyg
+kinds = upstream.GCNConv, upstream.ClusterGCNConv, upstream.ChebConv
+convs = [(kind, 4, 4, *([2] if kind is upstream.ChebConv else [])) for kind in kinds]
 x, edge_index = torch.randn(5, 4), torch.tensor([[0, 1, 2, 2], [1, 2, 3, 2]])
 for is_on in map(int, sys.argv[1]):
     (halfgnn.pyg.patch if is_on else halfgnn.pyg.unpatch)()
@@ -260,12 +260,12 @@ def test_an_unknown_interpreter_leaves_indexing_alone(monkeypatch):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: theirs.LGConv(),
-        lambda: theirs.GCNConv(32, 32),
-        lambda: theirs.GATConv(32, 32),
-        lambda: theirs.GraphConv(32, 32, aggr="max"),
-        lambda: theirs.ChebConv(32, 32, 2),
-        lambda: theirs.PNAConv(32, 32, ["mean", "max"], ["identity"], deg=torch.ones(9).long()),
+        lambda: upstream.LGConv(),
+        lambda: upstream.GCNConv(32, 32),
+        lambda: upstream.GATConv(32, 32),
+        lambda: upstream.GraphConv(32, 32, aggr="max"),
+        lambda: upstream.ChebConv(32, 32, 2),
+        lambda: upstream.PNAConv(32, 32, ["mean", "max"], ["identity"], deg=torch.ones(9).long()),
     ],
     ids=["LG", "GCN", "GAT", "Graph", "Cheb", "PNA"],
 )
@@ -305,11 +305,11 @@ def bound():
         if callable(value)
     }
     owners = (
-        theirs.MessagePassing,
-        theirs.aggr.VarAggregation,
-        theirs.GATConv,
-        theirs.GATv2Conv,
-        theirs.TransformerConv,
+        upstream.MessagePassing,
+        upstream.aggr.VarAggregation,
+        upstream.GATConv,
+        upstream.GATv2Conv,
+        upstream.TransformerConv,
     )
     return {**names, **{(owner, name): value for owner in owners for name, value in vars(owner).items()}}
 
@@ -326,9 +326,9 @@ def test_unpatch_restores_everything():
     assert ("torch_geometric.nn.conv.gcn_conv", "add_self_loops_fn") in patched
     originals = {id(before[key]) for key in patched if key[1] != "propagate"}  # of which each class also keeps its own
     assert not [key for key, value in bound().items() if id(value) in originals], "another name for an original"
-    assert (theirs.GATConv, "propagate") in patched and (theirs.GATConv, "edge_updater") not in patched
+    assert (upstream.GATConv, "propagate") in patched and (upstream.GATConv, "edge_updater") not in patched
     halfgnn.pyg.patch()
-    assert (theirs.GATConv, "forward") in changed(before) - patched
+    assert (upstream.GATConv, "forward") in changed(before) - patched
     halfgnn.pyg.unpatch()
     halfgnn.pyg.unpatch()
     assert changed(before) == set()
@@ -354,7 +354,7 @@ def test_accelerate_nests_and_ends_with_an_exception():
         with halfgnn.pyg.accelerate():
             pass
         patched = changed(before)
-        assert patched and (theirs.GATConv, "forward") not in patched
+        assert patched and (upstream.GATConv, "forward") not in patched
         halfgnn.pyg.patch(fuse=False)
     assert changed(before) == patched
     halfgnn.pyg.unpatch()
@@ -362,7 +362,7 @@ def test_accelerate_nests_and_ends_with_an_exception():
 
 
 def test_backward_after_the_block():
-    conv, x = theirs.GraphConv(WIDTH, 4).double(), randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+    conv, x = upstream.GraphConv(WIDTH, 4).double(), randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
     expected = torch.autograd.grad(conv(x, edges()).sum(), x)
     with halfgnn.pyg.accelerate():
         out = conv(x, edges())
@@ -370,7 +370,7 @@ def test_backward_after_the_block():
 
 
 def test_threads():
-    conv = theirs.GAT(WIDTH, 6, 2, 4, heads=2).double()
+    conv = upstream.GAT(WIDTH, 6, 2, 4, heads=2).double()
     inputs = [(randn(n, WIDTH, seed=n), edges(n, n)) for n in (30, 40, 50)]
     expected = [conv(*args).detach() for args in inputs]
     wrong = []
@@ -390,7 +390,7 @@ def test_threads():
 
 
 def test_inference_then_training():
-    conv, x, edge_index = theirs.GCN(WIDTH, 6, 2, 4).double(), randn(NUM_NODES, WIDTH, seed=1), edges()
+    conv, x, edge_index = upstream.GCN(WIDTH, 6, 2, 4).double(), randn(NUM_NODES, WIDTH, seed=1), edges()
     with halfgnn.pyg.accelerate():
         with torch.inference_mode():
             expected = conv(x, edge_index)
@@ -407,9 +407,9 @@ def test_without_torch_geometric(monkeypatch):
 
 
 def test_modules_in_a_container_are_routed():
-    model = theirs.Sequential(
+    model = upstream.Sequential(
         "x, edge_index",
-        [(theirs.GCNConv(WIDTH, 6), "x, edge_index -> x"), nn.ReLU(inplace=True), (nn.Linear(6, 2), "x -> x")],
+        [(upstream.GCNConv(WIDTH, 6), "x, edge_index -> x"), nn.ReLU(inplace=True), (nn.Linear(6, 2), "x -> x")],
     ).double()
     x = randn(NUM_NODES, WIDTH, seed=1)
     expected = model(x, edges())

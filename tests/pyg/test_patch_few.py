@@ -6,7 +6,7 @@ import types
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch_geometric import utils
 
 import halfgnn.pyg
@@ -105,8 +105,8 @@ def test_errors_of_few_rows_are_pygs(index):
     "use, name, reason",
     [
         (lambda x: utils.scatter(x.repeat(1, 2), edges()[1], 0, NODES), "gspmm:copy_e_sum", "first use of an index"),
-        (lambda x: theirs.GCNConv(64, 64)(x[:NODES], edges()), "propagate", "few values"),
-        (lambda x: theirs.GATConv(64, 64)(x[:NODES], edges()), "propagate", "few values"),
+        (lambda x: upstream.GCNConv(64, 64)(x[:NODES], edges()), "propagate", "few values"),
+        (lambda x: upstream.GATConv(64, 64)(x[:NODES], edges()), "propagate", "few values"),
         (lambda x: x[:NODES][edges()[0]], None, None),
         (lambda x: edges()[:, x[:, 0] > 0], None, None),
     ],
@@ -137,7 +137,7 @@ def test_an_index_that_is_used_on_is_routed():
 @pytest.mark.parametrize("width, is_routed", [(8, False), (64, True)])
 def test_a_softmax_over_new_edges_is_worth_sorting_one_side(width, is_routed):
     """The graph of the edge_index is not made for it."""
-    conv, edge_index, x = theirs.SimpleConv(), edges(), randn(EDGES, width, seed=1).float()
+    conv, edge_index, x = upstream.SimpleConv(), edges(), randn(EDGES, width, seed=1).float()
     expected = utils.softmax(x, edge_index[1], num_nodes=NODES)
     with halfgnn.pyg.accelerate():
         conv._check_input(edge_index, None)
@@ -194,7 +194,7 @@ def test_a_gpu_has_larger_limits():
 @pytest.mark.parametrize("count, is_noted", [(768, False), (769, True)])
 def test_few_columns_of_an_edge_index_that_is_used_on_are_not_noted(count, is_noted):
     """Messages of usual width along them are few values."""
-    conv, x = theirs.SimpleConv(), randn(NODES, 512, seed=1).float()
+    conv, x = upstream.SimpleConv(), randn(NODES, 512, seed=1).float()
     edge_index = torch.randint(0, NODES, (2, 2000), generator=torch.Generator().manual_seed(1))
     with halfgnn.pyg.accelerate():
         conv(x, edge_index)

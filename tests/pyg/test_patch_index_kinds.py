@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_geometric import EdgeIndex, Index, utils
 
@@ -78,8 +78,8 @@ CALLS = {
     "x[index]": lambda n, x, i, p, e: n.clone().requires_grad_()[i],
     "index_select": lambda n, x, i, p, e: n.clone().requires_grad_().index_select(0, i),
     "embedding": lambda n, x, i, p, e: torch.nn.functional.embedding(i, n),
-    "VarAggregation": lambda n, x, i, p, e: theirs.VarAggregation()(x, i, dim_size=NODES),
-    "MultiAggregation": lambda n, x, i, p, e: theirs.MultiAggregation(["mean", "max"])(x, i, dim_size=NODES),
+    "VarAggregation": lambda n, x, i, p, e: upstream.VarAggregation()(x, i, dim_size=NODES),
+    "MultiAggregation": lambda n, x, i, p, e: upstream.MultiAggregation(["mean", "max"])(x, i, dim_size=NODES),
     "add_self_loops": lambda n, x, i, p, e: utils.add_self_loops(e, num_nodes=NODES)[0],
     "remove_self_loops": lambda n, x, i, p, e: utils.remove_self_loops(e)[0],
     "columns": lambda n, x, i, p, e: e[:, i],
@@ -96,7 +96,7 @@ def module(name, like):
     options = {}
     if name == "PNAConv":
         options = {"aggregators": ["mean", "max"], "scalers": ["identity"], "deg": torch.tensor([1, 2, 3])}
-    conv = getattr(theirs, name)(WIDTH, WIDTH, **options)
+    conv = getattr(upstream, name)(WIDTH, WIDTH, **options)
     return conv.to(like.device) if like.is_meta else conv
 
 
@@ -158,7 +158,7 @@ def test_modules_on_meta_have_shapes_alone():
     """Sizes of the report: 10 nodes, 8,192 edges of 64 features."""
     edge_index = torch.zeros(2, 8192, dtype=torch.int64, device="meta")
     with halfgnn.pyg.accelerate():
-        out = theirs.SAGEConv(64, 64).to("meta")(torch.empty(10, 64, device="meta"), edge_index)
+        out = upstream.SAGEConv(64, 64).to("meta")(torch.empty(10, 64, device="meta"), edge_index)
     assert out.shape == (10, 64) and out.is_meta
     reasons = halfgnn.pyg.stats()["fell_back"]
     assert reasons["propagate"] == {"torch.float32 on meta": 1}
@@ -175,11 +175,11 @@ OF_INT32 = {
     "scatter_add": lambda n, x, i: n.scatter_add(0, expanded(i, x), x),
     "scatter_reduce amax": lambda n, x, i: torch.scatter_reduce(n, 0, expanded(i, x), x, "amax"),
     "scatter_reduce mean": lambda n, x, i: n.scatter_reduce(0, expanded(i, x), x, "mean", include_self=False),
-    "MultiAggregation": lambda n, x, i: theirs.MultiAggregation(["mean", "max", "std"])(x, i, dim_size=NODES),
-    "SoftmaxAggregation": lambda n, x, i: theirs.SoftmaxAggregation()(x, i, dim_size=NODES),
-    "SAGEConv": lambda n, x, i: theirs.SAGEConv(x.shape[1], 4)((x[:NODES], n), torch.stack([i, i.flip(0)])),
-    "GATConv": lambda n, x, i: theirs.GATConv(x.shape[1], 4)(x[:NODES], torch.stack([i, i.flip(0)])),
-    "EdgeConv": lambda n, x, i: theirs.EdgeConv(torch.nn.Linear(2 * x.shape[1], 4))(
+    "MultiAggregation": lambda n, x, i: upstream.MultiAggregation(["mean", "max", "std"])(x, i, dim_size=NODES),
+    "SoftmaxAggregation": lambda n, x, i: upstream.SoftmaxAggregation()(x, i, dim_size=NODES),
+    "SAGEConv": lambda n, x, i: upstream.SAGEConv(x.shape[1], 4)((x[:NODES], n), torch.stack([i, i.flip(0)])),
+    "GATConv": lambda n, x, i: upstream.GATConv(x.shape[1], 4)(x[:NODES], torch.stack([i, i.flip(0)])),
+    "EdgeConv": lambda n, x, i: upstream.EdgeConv(torch.nn.Linear(2 * x.shape[1], 4))(
         x[:NODES], torch.stack([i, i.flip(0)])
     ),
 }
@@ -218,7 +218,7 @@ def test_classes_of_torch_geometric(dtype):
     x = torch.rand(600, WIDTH, generator=torch.Generator().manual_seed(1))
     expected = torch.zeros(NODES, WIDTH).index_add(0, index, x)
     edge_index = EdgeIndex(torch.stack([index, index]), sparse_size=(NODES, NODES))
-    conv = theirs.SimpleConv()
+    conv = upstream.SimpleConv()
     sums = conv(x[:NODES], edge_index.as_tensor().long())
     with halfgnn.pyg.accelerate():
         torch.testing.assert_close(utils.scatter(x, Index(index, dim_size=NODES), 0, NODES), expected)

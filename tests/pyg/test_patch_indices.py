@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch_geometric import utils
 
 import halfgnn.pyg
@@ -160,7 +160,7 @@ def test_rows_by_edges_use_their_graph(monkeypatch, row):
     edge_index, x = torch.stack([ids(), ids().flip(0)]), randn(SEGMENTS, 3, seed=1).requires_grad_()
     (expected,) = torch.autograd.grad(x[edge_index[row]].pow(2).sum(), x)
     with halfgnn.pyg.accelerate():
-        theirs.SimpleConv()(x, edge_index).sum().backward()
+        upstream.SimpleConv()(x, edge_index).sum().backward()
         monkeypatch.setattr(_index, "_make", None)
         for _ in range(2):
             assert_same(torch.autograd.grad(x[edge_index[row]].pow(2).sum(), x), [expected])
@@ -202,7 +202,7 @@ def test_rows_of_edges_before_and_after_they_are_propagated_along():
     expected = layer()
     with halfgnn.pyg.accelerate():
         assert_same([layer(), layer()], [expected] * 2)
-        theirs.SimpleConv()(x, edge_index)
+        upstream.SimpleConv()(x, edge_index)
         assert_same([layer()], [expected])
     assert stats()["fell_back"] == {}
 
@@ -272,7 +272,10 @@ def test_offsets():
 
     def run():
         outs = [utils.segment(src, PTR, reduce) for reduce in REDUCTIONS] + [utils.softmax(src, ptr=PTR)]
-        outs += [theirs.MeanAggregation()(src, ptr=PTR), theirs.SoftmaxAggregation(learn=True).double()(src, ptr=PTR)]
+        outs += [
+            upstream.MeanAggregation()(src, ptr=PTR),
+            upstream.SoftmaxAggregation(learn=True).double()(src, ptr=PTR),
+        ]
         return [*outs, *torch.autograd.grad(sum(out.pow(2).sum() for out in outs), src)]
 
     expected = run()
@@ -298,14 +301,14 @@ WIDTH = 4
 
 
 def modules():
-    aggr = theirs.aggr
+    aggr = upstream.aggr
     return {
-        "GraphNorm": theirs.GraphNorm(WIDTH),
-        "InstanceNorm": theirs.InstanceNorm(WIDTH, affine=True),
-        "LayerNorm": theirs.LayerNorm(WIDTH, mode="graph"),
-        "add pool": theirs.global_add_pool,
-        "mean pool": theirs.global_mean_pool,
-        "max pool": theirs.global_max_pool,
+        "GraphNorm": upstream.GraphNorm(WIDTH),
+        "InstanceNorm": upstream.InstanceNorm(WIDTH, affine=True),
+        "LayerNorm": upstream.LayerNorm(WIDTH, mode="graph"),
+        "add pool": upstream.global_add_pool,
+        "mean pool": upstream.global_mean_pool,
+        "max pool": upstream.global_max_pool,
         "SoftmaxAggregation": aggr.SoftmaxAggregation(learn=True),
         "AttentionalAggregation": aggr.AttentionalAggregation(torch.nn.Linear(WIDTH, 1)),
         "Set2Set": aggr.Set2Set(WIDTH, 2),
@@ -333,9 +336,9 @@ def test_modules(name):
 
 def test_median_is_pygs():
     x = randn(ROWS, WIDTH, seed=4)
-    expected = theirs.MedianAggregation()(x, BATCH)
+    expected = upstream.MedianAggregation()(x, BATCH)
     with halfgnn.pyg.accelerate():
-        assert_same([theirs.MedianAggregation()(x, BATCH)], [expected])
+        assert_same([upstream.MedianAggregation()(x, BATCH)], [expected])
 
 
 # ---- what is worth it --------------------------------------------------------------------------------------------------------
@@ -367,7 +370,7 @@ def test_small_calls_are_left_to_pyg(monkeypatch, width, has_gradient, uses, is_
 
 @pytest.mark.parametrize("with_loops", [False, True])
 def test_an_edge_index_that_is_used_on_is_routed(monkeypatch, with_loops):
-    """First uses are PyG's: batches of new graphs never pay for theirs. Self-loops that are added at each call count too."""
+    """First uses are PyG's: batches of new graphs never pay for upstream. Self-loops that are added at each call count too."""
     monkeypatch.setattr(
         halfgnn.pyg.drop_in.thresholds,
         "LIMITS",
@@ -375,7 +378,7 @@ def test_an_edge_index_that_is_used_on_is_routed(monkeypatch, with_loops):
     )
     monkeypatch.setattr(halfgnn.pyg.drop_in.thresholds, "REUSE", 1)
     x, edge_index = randn(ROWS, WIDTH, seed=1).float(), torch.stack([torch.arange(ROWS), torch.arange(ROWS).flip(0)])
-    conv = theirs.GCNConv(WIDTH, WIDTH, add_self_loops=with_loops)
+    conv = upstream.GCNConv(WIDTH, WIDTH, add_self_loops=with_loops)
     with halfgnn.pyg.accelerate():
         for _ in range(100):
             conv(x, edge_index.clone())

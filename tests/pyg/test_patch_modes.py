@@ -7,7 +7,7 @@ import functools
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -42,15 +42,15 @@ class Weighted(torch.nn.Module):
 
 
 MODELS = {
-    "SAGEConv": lambda: theirs.SAGEConv(WIDTH, WIDTH),
-    "SAGEConv, max": lambda: theirs.SAGEConv(WIDTH, WIDTH, aggr="max"),
-    "GCNConv": lambda: theirs.GCNConv(WIDTH, WIDTH),
-    "GATConv": lambda: theirs.GATConv(WIDTH, WIDTH, heads=2),
-    "GATv2Conv": lambda: theirs.GATv2Conv(WIDTH, WIDTH, heads=2),
-    "TransformerConv": lambda: theirs.TransformerConv(WIDTH, WIDTH, heads=2),
-    "EdgeConv": lambda: theirs.EdgeConv(torch.nn.Linear(2 * WIDTH, WIDTH)),
-    "PNAConv": lambda: theirs.PNAConv(WIDTH, WIDTH, ["mean", "std", "max"], ["identity"], deg=torch.ones(9).long()),
-    "SoftmaxAggregation": lambda: theirs.SAGEConv(WIDTH, WIDTH, aggr=theirs.SoftmaxAggregation(learn=True)),
+    "SAGEConv": lambda: upstream.SAGEConv(WIDTH, WIDTH),
+    "SAGEConv, max": lambda: upstream.SAGEConv(WIDTH, WIDTH, aggr="max"),
+    "GCNConv": lambda: upstream.GCNConv(WIDTH, WIDTH),
+    "GATConv": lambda: upstream.GATConv(WIDTH, WIDTH, heads=2),
+    "GATv2Conv": lambda: upstream.GATv2Conv(WIDTH, WIDTH, heads=2),
+    "TransformerConv": lambda: upstream.TransformerConv(WIDTH, WIDTH, heads=2),
+    "EdgeConv": lambda: upstream.EdgeConv(torch.nn.Linear(2 * WIDTH, WIDTH)),
+    "PNAConv": lambda: upstream.PNAConv(WIDTH, WIDTH, ["mean", "std", "max"], ["identity"], deg=torch.ones(9).long()),
+    "SoftmaxAggregation": lambda: upstream.SAGEConv(WIDTH, WIDTH, aggr=upstream.SoftmaxAggregation(learn=True)),
     "weighted": Weighted,
     "by hand": ByHand,
 }

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 
 import halfgnn.pyg
 from halfgnn.compiled import thresholds as compiled_thresholds
@@ -44,7 +44,7 @@ def graphs(monkeypatch):
 
 
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("layer", [theirs.RGCNConv, theirs.FiLMConv])
+@pytest.mark.parametrize("layer", [upstream.RGCNConv, upstream.FiLMConv])
 def test_edges_of_a_relation_are_sorted_once(graphs, layer, is_compiled, monkeypatch):
     """Dynamo does not compile the loop over the relations, because it ends its graph at a boolean mask (torch 2.11)."""
     monkeypatch.setattr(compiled_thresholds, "MESSAGE", 0)
@@ -64,7 +64,7 @@ def test_edges_of_a_relation_are_sorted_once(graphs, layer, is_compiled, monkeyp
 
 
 def test_selected_edges_that_are_written_to_are_new():
-    conv, x, edge_index = theirs.SAGEConv(WIDTH, 4).double(), randn(NUM_NODES, WIDTH, seed=1), edges()
+    conv, x, edge_index = upstream.SAGEConv(WIDTH, 4).double(), randn(NUM_NODES, WIDTH, seed=1), edges()
     with halfgnn.pyg.accelerate():
         for k in range(4):
             selected = edge_index[:, types() == 0]
@@ -79,7 +79,7 @@ def test_selected_edges_that_are_written_to_are_new():
 
 
 def test_few_selections_are_kept():
-    conv, x, edge_index = theirs.SAGEConv(WIDTH, 4).double(), randn(NUM_NODES, WIDTH, seed=1), edges()
+    conv, x, edge_index = upstream.SAGEConv(WIDTH, 4).double(), randn(NUM_NODES, WIDTH, seed=1), edges()
     with halfgnn.pyg.accelerate():
         for k in range(20):
             conv(x, edge_index[:, torch.arange(NUM_EDGES) % 20 != k])
@@ -92,7 +92,7 @@ def test_few_selections_are_kept():
 MANY = 20  # relations, for which there are fewer edges than pairs of a node and a relation
 
 
-class Relational(theirs.MessagePassing):
+class Relational(upstream.MessagePassing):
     """A user's message of x_j (E, WIDTH), x_i, weights (relations, WIDTH, 4) and edge_type (E,)."""
 
     def __init__(self, function, num_relations=NUM_RELATIONS):
@@ -185,7 +185,7 @@ RGAT = {
 
 @pytest.mark.parametrize("name", [*RGAT, "FastRGCNConv"])
 def test_layers_with_weights_per_edge(any_size, name):
-    kind, options = (theirs.RGATConv, {"heads": 2, **RGAT[name]}) if name in RGAT else (theirs.FastRGCNConv, {})
+    kind, options = (upstream.RGATConv, {"heads": 2, **RGAT[name]}) if name in RGAT else (upstream.FastRGCNConv, {})
     conv = made(lambda: kind(WIDTH, 4, num_relations=NUM_RELATIONS, **options))
     check(conv, [randn(NUM_NODES, WIDTH, seed=1)], edges(), types())
     assert of_relations() == NODES

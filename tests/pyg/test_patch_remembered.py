@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch.utils.checkpoint import checkpoint
 from torch_geometric import utils
 from torch_geometric.nn.conv import gcn_conv
@@ -24,18 +24,18 @@ pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reas
 NODES, EDGES, WIDTH = 50, 400, 8
 LOOPS = ["remove_self_loops", "add_self_loops", "add_remaining_self_loops"]
 LAYERS = {
-    "GCN": lambda: theirs.GCNConv(WIDTH, WIDTH),
-    "GCN-improved": lambda: theirs.GCNConv(WIDTH, WIDTH, improved=True),
-    "GCN-no-loops": lambda: theirs.GCNConv(WIDTH, WIDTH, add_self_loops=False),
-    "GCN-reversed": lambda: theirs.GCNConv(WIDTH, WIDTH, flow="target_to_source"),
-    "SG": lambda: theirs.SGConv(WIDTH, WIDTH, K=2),
-    "LG": lambda: theirs.LGConv(),
-    "GAT": lambda: theirs.GATConv(WIDTH, WIDTH, dropout=0.5).eval(),
-    "AGNN": lambda: theirs.AGNNConv(),
-    "ClusterGCN": lambda: theirs.ClusterGCNConv(WIDTH, WIDTH),
-    "Cheb": lambda: theirs.ChebConv(WIDTH, WIDTH, 3),
-    "Cheb-rw": lambda: theirs.ChebConv(WIDTH, WIDTH, 2, normalization="rw"),
-    "Cheb-no-normalization": lambda: theirs.ChebConv(WIDTH, WIDTH, 2, normalization=None),
+    "GCN": lambda: upstream.GCNConv(WIDTH, WIDTH),
+    "GCN-improved": lambda: upstream.GCNConv(WIDTH, WIDTH, improved=True),
+    "GCN-no-loops": lambda: upstream.GCNConv(WIDTH, WIDTH, add_self_loops=False),
+    "GCN-reversed": lambda: upstream.GCNConv(WIDTH, WIDTH, flow="target_to_source"),
+    "SG": lambda: upstream.SGConv(WIDTH, WIDTH, K=2),
+    "LG": lambda: upstream.LGConv(),
+    "GAT": lambda: upstream.GATConv(WIDTH, WIDTH, dropout=0.5).eval(),
+    "AGNN": lambda: upstream.AGNNConv(),
+    "ClusterGCN": lambda: upstream.ClusterGCNConv(WIDTH, WIDTH),
+    "Cheb": lambda: upstream.ChebConv(WIDTH, WIDTH, 3),
+    "Cheb-rw": lambda: upstream.ChebConv(WIDTH, WIDTH, 2, normalization="rw"),
+    "Cheb-no-normalization": lambda: upstream.ChebConv(WIDTH, WIDTH, 2, normalization=None),
 }
 
 
@@ -97,11 +97,11 @@ def share(a, b):
 @pytest.mark.parametrize(
     "kind, args",
     [
-        (theirs.GCNConv, (WIDTH, 4)),
-        (theirs.AGNNConv, ()),
-        (theirs.LGConv, ()),
-        (theirs.SGConv, (WIDTH, 4)),
-        (theirs.ChebConv, (WIDTH, 4, 2)),
+        (upstream.GCNConv, (WIDTH, 4)),
+        (upstream.AGNNConv, ()),
+        (upstream.LGConv, ()),
+        (upstream.SGConv, (WIDTH, 4)),
+        (upstream.ChebConv, (WIDTH, 4, 2)),
     ],
 )
 def test_layers_get_the_same_memory(kind, args):
@@ -116,7 +116,7 @@ def test_layers_get_the_same_memory(kind, args):
 @pytest.mark.parametrize("what", [0, 1])
 def test_written_tensors_are_made_anew(what):
     """Also those that require a gradient."""
-    layer, noted = noting(theirs.GCNConv, WIDTH, 4)
+    layer, noted = noting(upstream.GCNConv, WIDTH, 4)
     edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
     expected = layer(x, edge_index)
     changes = [lambda t: t.zero_(), lambda t: t.resize_(0), *[lambda t: t.requires_grad_()] * what]
@@ -133,7 +133,7 @@ def test_written_tensors_are_made_anew(what):
 @pytest.mark.parametrize("name", [*LOOPS, "get_laplacian", "gcn_norm"])
 def test_other_callers_may_write_into_what_they_get(name):
     function = gcn_conv.gcn_norm if name == "gcn_norm" else getattr(utils, name)
-    kinds = [(theirs.GCNConv, WIDTH, 4), (theirs.AGNNConv,), (theirs.ChebConv, WIDTH, 4, 2)]
+    kinds = [(upstream.GCNConv, WIDTH, 4), (upstream.AGNNConv,), (upstream.ChebConv, WIDTH, 4, 2)]
     edge_index, layers = edges(), [noting(*kind) for kind in kinds]
     expected, x = [t for t in function(edge_index) if t is not None], randn(NODES, WIDTH, seed=1)
     with halfgnn.pyg.accelerate():
@@ -222,7 +222,7 @@ def test_errors_are_pygs():
 
 def test_calls_with_data_of_edges_are_not_remembered():
     edge_index, weight = edges(), torch.rand(EDGES, dtype=torch.float64)
-    layer, noted = noting(theirs.GCNConv, WIDTH, 4)
+    layer, noted = noting(upstream.GCNConv, WIDTH, 4)
     with halfgnn.pyg.accelerate():
         for _ in range(4):
             layer(randn(NODES, WIDTH, seed=1), edge_index, weight)
@@ -230,7 +230,7 @@ def test_calls_with_data_of_edges_are_not_remembered():
     assert not made(edge_index) and noted[-1][0] is not noted[-2][0]
 
 
-@pytest.mark.parametrize("kind, args", [(theirs.GCNConv, (WIDTH, 4)), (theirs.AGNNConv, ()), (theirs.LGConv, ())])
+@pytest.mark.parametrize("kind, args", [(upstream.GCNConv, (WIDTH, 4)), (upstream.AGNNConv, ()), (upstream.LGConv, ())])
 def test_what_is_kept_dies_with_the_edge_index(kind, args):
     layer, noted = noting(kind, *args)
     edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
@@ -251,7 +251,7 @@ def test_what_is_kept_dies_with_the_edge_index(kind, args):
 
 
 def test_first_uses_keep_nothing():
-    layer, x = theirs.GCNConv(WIDTH, 4).double(), randn(NODES, WIDTH, seed=1)
+    layer, x = upstream.GCNConv(WIDTH, 4).double(), randn(NODES, WIDTH, seed=1)
     with halfgnn.pyg.accelerate():
         for seed in range(3):
             edge_index = edges(seed)
@@ -261,12 +261,12 @@ def test_first_uses_keep_nothing():
 
 
 def test_modes_leave_calls_to_pyg():
-    layer, noted = noting(theirs.GCNConv, WIDTH, 4)
+    layer, noted = noting(upstream.GCNConv, WIDTH, 4)
     edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
     expected = layer(x, edge_index)
     with halfgnn.pyg.accelerate():
         for _ in range(3):
-            compiled = torch.compile(theirs.GCNConv.forward, backend="eager")(layer, x, edge_index)
+            compiled = torch.compile(upstream.GCNConv.forward, backend="eager")(layer, x, edge_index)
         assert {key[0] for key in made(edge_index)} <= {"traced gcn_norm"}  # which compiled code has for itself
         made(edge_index).clear()
         for _ in range(3):
@@ -279,7 +279,7 @@ def test_modes_leave_calls_to_pyg():
         assert not share(noted[-1][1], kept)
         layer(x, edge_index)
         assert share(noted[-1][1], kept)
-        scripted = torch.jit.script(theirs.GCNConv(WIDTH, 4).double())
+        scripted = torch.jit.script(upstream.GCNConv(WIDTH, 4).double())
         scripted.load_state_dict(layer.state_dict())
         assert_same([compiled, scripted(x, edge_index)], [expected] * 2)
     assert_same([tangent], [expected - layer.bias])
@@ -287,7 +287,7 @@ def test_modes_leave_calls_to_pyg():
 
 
 def test_a_captured_graph_makes_its_own(monkeypatch):
-    layer, noted = noting(theirs.GCNConv, WIDTH, 4)
+    layer, noted = noting(upstream.GCNConv, WIDTH, 4)
     edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
     with halfgnn.pyg.accelerate():
         for _ in range(3):
@@ -298,7 +298,7 @@ def test_a_captured_graph_makes_its_own(monkeypatch):
 
 
 def test_inference_mode_shares_with_training():
-    layer, noted = noting(theirs.GCNConv, WIDTH, 4)
+    layer, noted = noting(upstream.GCNConv, WIDTH, 4)
     edge_index, x = edges(), randn(NODES, WIDTH, seed=1).requires_grad_()
     expected = layer(x, edge_index)
     with halfgnn.pyg.accelerate():
@@ -314,7 +314,7 @@ def test_inference_mode_shares_with_training():
 
 
 def test_checkpoints_recompute_the_same():
-    layers = torch.nn.ModuleList([theirs.GCNConv(WIDTH, WIDTH), theirs.AGNNConv(), theirs.LGConv()]).double()
+    layers = torch.nn.ModuleList([upstream.GCNConv(WIDTH, WIDTH), upstream.AGNNConv(), upstream.LGConv()]).double()
     edge_index, x = edges(), randn(NODES, WIDTH, seed=1).requires_grad_()
 
     def gradient(use_reentrant):
@@ -338,7 +338,7 @@ def _backward(h, x):
     return x.grad
 
 
-class Halving(theirs.GCNConv):
+class Halving(upstream.GCNConv):
     """Writes into the weights that it was given."""
 
     def message(self, x_j, edge_weight):
@@ -350,7 +350,7 @@ def halving_by_a_hook():
     def halve(module, inputs):
         inputs[-1]["edge_weight"].mul_(0.5)
 
-    layer = theirs.GCNConv(WIDTH, WIDTH)
+    layer = upstream.GCNConv(WIDTH, WIDTH)
     layer.register_propagate_forward_pre_hook(halve)
     return layer
 
@@ -359,7 +359,7 @@ def halving_by_a_hook():
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_layer_that_writes_into_its_weights_has_its_own(writes, cached):
     torch.manual_seed(0)
-    first, second = theirs.GCNConv(WIDTH, WIDTH, cached=cached).double(), writes().double()
+    first, second = upstream.GCNConv(WIDTH, WIDTH, cached=cached).double(), writes().double()
     edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
 
     def run():
@@ -376,7 +376,7 @@ def test_a_layer_that_writes_into_its_weights_has_its_own(writes, cached):
         assert_same(run(), expected)
 
 
-@pytest.mark.parametrize("kind", [theirs.GATConv, theirs.GATv2Conv])
+@pytest.mark.parametrize("kind", [upstream.GATConv, upstream.GATv2Conv])
 def test_a_returned_edge_index_is_the_callers(kind):
     layer, edge_index, x = kind(WIDTH, WIDTH).double(), edges(), randn(NODES, WIDTH, seed=1)
     with halfgnn.pyg.accelerate():
@@ -389,20 +389,20 @@ def test_a_returned_edge_index_is_the_callers(kind):
 
 
 def replaced_on_the_module(monkeypatch):
-    layer = theirs.GCNConv(WIDTH, WIDTH)
+    layer = upstream.GCNConv(WIDTH, WIDTH)
     layer.message = types.MethodType(Halving.message, layer)
     return layer
 
 
 def replaced_on_the_class(monkeypatch):
-    monkeypatch.setattr(theirs.SGConv, "message", Halving.message)
-    return theirs.SGConv(WIDTH, WIDTH, add_self_loops=True)
+    monkeypatch.setattr(upstream.SGConv, "message", Halving.message)
+    return upstream.SGConv(WIDTH, WIDTH, add_self_loops=True)
 
 
 @pytest.mark.parametrize("replaced", [replaced_on_the_module, replaced_on_the_class])
 def test_a_layer_whose_message_was_replaced_has_its_own(monkeypatch, replaced):
     torch.manual_seed(0)
-    first, second = theirs.GCNConv(WIDTH, WIDTH).double(), replaced(monkeypatch).double()
+    first, second = upstream.GCNConv(WIDTH, WIDTH).double(), replaced(monkeypatch).double()
     edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
 
     def run():
@@ -443,7 +443,7 @@ def test_an_edge_index_without_loops(name):
                 getattr(utils, name)(edge_index, weight[1:])
 
 
-@pytest.mark.parametrize("kind, args", [(theirs.GCNConv, (WIDTH, 4)), (theirs.ChebConv, (WIDTH, 4, 2))])
+@pytest.mark.parametrize("kind, args", [(upstream.GCNConv, (WIDTH, 4)), (upstream.ChebConv, (WIDTH, 4, 2))])
 def test_edges_are_kept_once(kind, args):
     layer, edge_index, x = kind(*args).double(), edges(), randn(NODES, WIDTH, seed=1)
     with halfgnn.pyg.accelerate():

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch_geometric import EdgeIndex, utils
 
 import halfgnn.pyg
@@ -87,8 +87,8 @@ def test_propagations_without_a_layer_are_exact():
     soft = x.softmax(-1)
 
     def results():
-        propagation = theirs.LabelPropagation(3, 0.9)
-        smooth = [theirs.CorrectAndSmooth(3, 0.8, 3, 0.8, autoscale=autoscale) for autoscale in (True, False)]
+        propagation = upstream.LabelPropagation(3, 0.9)
+        smooth = [upstream.CorrectAndSmooth(3, 0.8, 3, 0.8, autoscale=autoscale) for autoscale in (True, False)]
         with torch.autocast("cpu", torch.bfloat16):
             outs = [propagation(labels, edges(), mask)]
             for model in smooth:
@@ -191,7 +191,7 @@ def test_features_of_two_dtypes_are_joined_without_being_materialized(dtype, in_
     leaves = [randn(NUM_NODES, WIDTH, seed=1).float(), *(randn(n, WIDTH, seed=n).to(dtype) for n in (NUM_EDGES, 1))]
     modules = layer.requires_grad_(), stacked.requires_grad_()
 
-    class Joined(theirs.MessagePassing):
+    class Joined(upstream.MessagePassing):
         def forward(self, x, modules, **of_edges):
             return self.propagate(edges(), x=x, modules=modules, **of_edges)
 
@@ -224,7 +224,7 @@ def test_a_layer_of_a_difference_of_nearly_equal_features_is_exact_under_autocas
     width = {"difference": WIDTH, "joined": 2 * WIDTH, "edges": WIDTH + 2}[reads]
     layer = torch.nn.Linear(width, 4, bias=False)
 
-    class Differences(theirs.MessagePassing):
+    class Differences(upstream.MessagePassing):
         def forward(self, x, e, layer):
             return self.propagate(edges(), x=x, e=e, layer=layer)
 

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch import nn
 
 import halfgnn.nn
@@ -101,7 +101,7 @@ def maker(lib, name, dtype=torch.float64):
 def test_changed_layers(name, how):
     edge_index = make_edge_index()
     call = caller(name, edge_index)
-    check_changes(maker(theirs, name), maker(halfgnn.pyg, name), how, call, call, inputs_of(name, edge_index))
+    check_changes(maker(upstream, name), maker(halfgnn.pyg, name), how, call, call, inputs_of(name, edge_index))
 
 
 @pytest.mark.parametrize("how", CHANGES)
@@ -109,7 +109,7 @@ def test_changed_layers(name, how):
 def test_changed_layers_under_the_drop_in(name, how):
     edge_index = make_edge_index()
     call = caller(name, edge_index)
-    check_changes(*[maker(theirs, name)] * 2, how, call, routed(call), inputs_of(name, edge_index))
+    check_changes(*[maker(upstream, name)] * 2, how, call, routed(call), inputs_of(name, edge_index))
 
 
 @pytest.mark.parametrize("how", CHANGES)
@@ -123,7 +123,7 @@ def test_changed_layers_of_the_transformer_of_nn(name, how):
 
     def make_theirs():
         """Without what halfgnn.nn's has not: a module of its own for the aggregation."""
-        module = maker(theirs, name)()
+        module = maker(upstream, name)()
         del module._modules["aggr_module"]
         module.aggr_module = _sum
         return module
@@ -133,7 +133,7 @@ def test_changed_layers_of_the_transformer_of_nn(name, how):
 
 
 def _sum(inputs, index, ptr=None, dim_size=None, dim=-2):
-    return theirs.SumAggregation()(inputs, index, ptr, dim_size, dim)
+    return upstream.SumAggregation()(inputs, index, ptr, dim_size, dim)
 
 
 @pytest.mark.parametrize("how", OF_WEIGHTS)
@@ -141,7 +141,7 @@ def _sum(inputs, index, ptr=None, dim_size=None, dim=-2):
 def test_changed_parameters(name, how):
     edge_index = make_edge_index()
     call = caller(name, edge_index)
-    check_own_parameters(maker(theirs, name), maker(halfgnn.pyg, name), how, call, call, inputs_of(name, edge_index))
+    check_own_parameters(maker(upstream, name), maker(halfgnn.pyg, name), how, call, call, inputs_of(name, edge_index))
 
 
 @pytest.mark.parametrize("how", OF_WEIGHTS)
@@ -149,14 +149,14 @@ def test_changed_parameters(name, how):
 def test_changed_parameters_under_the_drop_in(name, how):
     edge_index = make_edge_index()
     call = caller(name, edge_index)
-    check_own_parameters(*[maker(theirs, name)] * 2, how, call, routed(call), inputs_of(name, edge_index))
+    check_own_parameters(*[maker(upstream, name)] * 2, how, call, routed(call), inputs_of(name, edge_index))
 
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("name", MODULES)
 def test_quantised_layers(name, autocast):
     edge_index, results = make_edge_index(), []
-    for lib in (theirs, halfgnn.pyg):
+    for lib in (upstream, halfgnn.pyg):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             module = torch.ao.quantization.quantize_dynamic(maker(lib, name, torch.float32)().eval(), {nn.Linear})

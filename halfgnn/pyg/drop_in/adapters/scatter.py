@@ -20,10 +20,8 @@ from ..size import is_small
 from .sizes import sized
 
 _NAMES = {name: f"gspmm:copy_e_{reduction}" for name, reduction in REDUCES.items()}
-_scatter_add_, _index_add_ = (
-    TensorBase.scatter_add_,
-    TensorBase.index_add_,
-)  # PyTorch's own: Tensor has wrappers of them
+# PyTorch's own: Tensor has wrappers of them.
+_scatter_add_, _index_add_ = TensorBase.scatter_add_, TensorBase.index_add_
 _FEW_NUMBERS = 4096  # of one column, which index_add adds up as soon as scatter_add
 
 
