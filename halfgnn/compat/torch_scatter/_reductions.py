@@ -2,6 +2,7 @@
 
 The choice is a function of src alone, so that a checkpoint that is recomputed makes it again:
 
+    messages of halfgnn.pyg's drop-in       gspmm along their edges, without being materialized
     integers, and code that is compiled     PyTorch
     floating point on CUDA                  the Graph, also of an index of one id per element: PyTorch's sums are not deterministic
     one id per position, on the CPU         the Graph where it is faster
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ... import ops
-from ...common.autograd import apply, is_recorded
+from ...common.autograd import LAZY, apply, is_recorded
 from ...common.memory import empty
 from ...common.precision import HALF, without_autocast
 from ...graph import Graph
@@ -37,6 +38,12 @@ def total(src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: st
     """
     vector = vector_of(index, dim, src.shape[dim])
     dtype = wide(src.dtype) if is_wide else src.dtype
+    if type(src) in LAZY and vector is not None and dtype is src.dtype and dtype in _GRAPH_TYPES:
+        from ...pyg.drop_in.calls import reduced_if_unread  # which has made src: torch_geometric is there
+
+        rows = reduced_if_unread(src, vector, dim, num_groups_of(vector, dim_size), reduce)
+        if rows is not None:
+            return rows
     if not _is_routed(src, vector, dim):
         ids = index if vector is None else vector
         return with_named_ids(_plain_total, ids, dim_size, src, ids, dim, dim_size, reduce, dtype)

@@ -73,6 +73,14 @@ def reduced_message(call: Call, owner: Owner | None) -> Tensor | None:
     return _reduced(lazy, str(call.kind), owner[1], call.num_rows)
 
 
+def reduced_if_unread(src: Tensor, index: Tensor, dim: int, num_rows: int, reduction: str) -> Tensor | None:
+    """The sum or mean of a message, for a function that is not in the table; None if the message has to be materialized."""
+    if index_reason(plain(index), src) is not None:
+        return None
+    call = Call.of(src, index, dim, num_rows, reduction)
+    return reduced_message(call, call.owner())
+
+
 def _reduced(x: Expression, reduction: str, row: int, num_nodes: int) -> Tensor:
     if not autocasts(x.device):  # mostly: a context takes longer than to ask
         return reduced(x, reduction, row, num_nodes, LOWERINGS)
