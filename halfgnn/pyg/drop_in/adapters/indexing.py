@@ -42,7 +42,7 @@ _SELECTING = (torch.bool, torch.int64)  # dtypes of masks and indices
 @inline
 def getitem(original: Callable[..., Any]) -> Callable[..., Any]:
     """``Tensor.__getitem__``, which asks whether code is compiled where it may route a call only."""
-    left_alone, between_graphs, half_types = is_compiled, is_between_graphs, HALF
+    left_alone, between_graphs, half_types, limits = is_compiled, is_between_graphs, HALF, thresholds
 
     def __getitem__(self: Tensor, index: Any) -> Any:
         kind = type(index)
@@ -51,7 +51,14 @@ def getitem(original: Callable[..., Any]) -> Callable[..., Any]:
                 if left_alone() and not between_graphs():
                     return original(self, index)
                 return _selected(original, self, index)
-        elif kind is Tensor and index.dim() == 1 and index.dtype is torch.int64 and (self.dim() > 1 or self.is_cuda):
+        elif (
+            kind is Tensor
+            and (self.dim() > 1 or self.is_cuda)
+            and index.dim() == 1
+            and index.dtype is torch.int64
+            # _rows leaves few to PyTorch too; TGN's message store of torch_geometric takes them 1,000 times per batch.
+            and (self.is_cuda or index.numel() * self.numel() >= limits.FEW_ROWS * len(self))
+        ):
             if left_alone():
                 return original(self, index)
             rows = _rows(self, index, 2) if _has_rows(self) else None
