@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch_geometric import EdgeIndex, utils
 
 import halfgnn
 import halfgnn.pyg
 from halfgnn.pyg.drop_in.adapters.refused_graphs import refuse_graph
+from halfgnn.pyg.drop_in.gate import FallBack
 from tests.pyg.support_pyg import (
     KINDS,
     inputs_of,
@@ -294,3 +296,22 @@ def test_graphs_in_modules_of_torch_geometric(name):
         ):
             refuse_graph(cls(*sizes), g)
     refuse_graph(module, make_edge_index())
+
+
+@pytest.mark.parametrize("name", ["spmm", "edge_index_spmm", "segment", "softmax"])
+def test_errors_of_the_library_do_not_name_the_drop_in(name):
+    """Such as torch_geometric 2.8.1's examples/rev_gnn.py gets under bf16 autocast, of an fp32 matrix and bf16 features."""
+    x, edge_index = randn(NUM_NODES, 4), make_edge_index()
+    shape = (NUM_NODES, NUM_NODES)
+    calls = {
+        "spmm": lambda: utils.spmm(torch.eye(NUM_NODES).to_sparse_csr(), x.bfloat16(), "mean"),
+        "edge_index_spmm": lambda: EdgeIndex(edge_index, sparse_size=shape).matmul(x[1:]),
+        "segment": lambda: utils.segment(x, torch.tensor([0, 2, 9]).view(1, 1, 3)),
+        "softmax": lambda: utils.softmax(x, edge_index[1]),
+    }
+    with pytest.raises((RuntimeError, ValueError, IndexError, ImportError)) as expected:
+        calls[name]()
+    with halfgnn.pyg.accelerate(), pytest.raises(type(expected.value)) as actual:
+        calls[name]()
+    assert not isinstance(actual.value.__context__, FallBack)
+    assert str(actual.value) == str(expected.value)

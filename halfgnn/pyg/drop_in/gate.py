@@ -20,7 +20,10 @@ from .size import Size
 
 
 class FallBack(Exception):
-    """Raised where a call falls back to the library, with the reason."""
+    """Raised where a call falls back to the library, with the reason.
+
+    The library is called after the except clause, not in it: its own errors would be shown with this one as their context.
+    """
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -47,11 +47,14 @@ def propagate(original: Original) -> Original:
 def _propagate_in_tiles(original: Original, self: Any, edge_index: Any, kwargs: dict[str, Any]) -> Any:
     if is_in_tile():
         return original(self, edge_index, **kwargs)
+    reason = None
     try:
         of_update = _arguments_of_update(self, kwargs)
         out = _tiled("propagate", self, propagation_step(self), edge_index, kwargs)
     except FallBack as left:
-        fell_back["tile:propagate", left.reason] += 1
+        reason = left.reason
+    if reason is not None:
+        fell_back["tile:propagate", reason] += 1
         return original(self, edge_index, **kwargs)
     return self.update(out, **of_update)
 
@@ -63,7 +66,7 @@ def _edge_updater(original: Original, self: Any, edge_index: Any, *args: Any, **
         return _tiled("edge_updater", self, update_step(self), edge_index, kwargs)
     except FallBack as left:
         fell_back["tile:edge_updater", left.reason] += 1
-        return original(self, edge_index, **kwargs)
+    return original(self, edge_index, **kwargs)
 
 
 def _tiled(name: str, conv: Any, step: Step, edge_index: Any, kwargs: dict[str, Any]) -> Any:

@@ -98,13 +98,15 @@ def segment(original: Original, src: Tensor, ptr: Tensor, reduce: str = "sum") -
     if not isinstance(src, Tensor) or not isinstance(ptr, Tensor):
         return original(src, ptr, reduce)
     reduction, src = REDUCES.get(reduce), tensor_of(src, "segment")
-    name = f"gspmm:copy_e_{reduction or reduce}"
+    name, reason = f"gspmm:copy_e_{reduction or reduce}", None
     try:
         if is_small(src, reduction):
             raise FallBack(Reason.FEW_VALUES)
         g = graph_between(Call.of(src, ptr, 0, None, reduction))
     except FallBack as left:
-        fell_back[name, left.reason] += 1
+        reason = left.reason
+    if reason is not None:
+        fell_back[name, reason] += 1
         if reduction in ("sum", "mean") and adds_in_half(src):
             return in_fp32("segment", lambda x: original(x, ptr, reduce), src)
         return original(src, ptr, reduce)

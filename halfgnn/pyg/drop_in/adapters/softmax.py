@@ -95,12 +95,14 @@ def _softmax(
         if out is not None:
             return out
         src = shared_values(lazy)
-    src = tensor_of(src, "softmax")
+    src, reason = tensor_of(src, "softmax"), None
     try:
         g = _graph(Call.of(src, index if ptr is None else ptr, dim, num_nodes, "softmax"), ptr is not None)
     except FallBack as left:
-        fell_back["edge_softmax", left.reason] += 1
-        is_few = left.reason is Reason.FIRST_USE_OF_INDEX and src.numel() <= FEW_INDEXED
+        reason = left.reason
+    if reason is not None:
+        fell_back["edge_softmax", reason] += 1
+        is_few = reason is Reason.FIRST_USE_OF_INDEX and src.numel() <= FEW_INDEXED
         return (_softmax_of_few if is_few else _left_softmax)(original, src, index, ptr, num_nodes, dim)
     routed["edge_softmax"] += 1
     if is_exp_wide(src):

@@ -35,7 +35,7 @@ def edge_index_spmm(
 ) -> Any:
     """``torch_geometric.edge_index._spmm``, of an EdgeIndex that is sorted by the rows of the result."""
     row = 1 if transpose else 0  # which row of edge_index has the ends
-    edges = Propagation(plain(input), [None, None])
+    edges, reason = Propagation(plain(input), [None, None]), None
     try:
         if not (input.is_sorted_by_col if transpose else input.is_sorted_by_row):
             raise FallBack(Reason.NOT_SORTED)
@@ -43,7 +43,9 @@ def edge_index_spmm(
         num_nodes = input.get_sparse_size(row)
         require(ids_reason(edges, row, num_nodes) or ids_reason(edges, 1 - row, other.shape[0]))
     except FallBack as left:
-        fell_back["spmm", left.reason] += 1
+        reason = left.reason
+    if reason is not None:
+        fell_back["spmm", reason] += 1
         return original(input, other, value, reduce, transpose)
     return _product(edges.into(row, num_nodes, other.shape[0]), other, value, reduce, False)
 
@@ -77,11 +79,14 @@ def _spmm(original: Original, src: Any, other: Any, reduce: str) -> Any:
     if not _is_sparse(src):
         return original(src, other, reduce)
     in_half = _is_in_half(src, other)
+    reason = None
     try:
         values = _checked_values(src, other, reduce, in_half)
     except FallBack as left:
-        fell_back["spmm", left.reason] += 1
-        is_in_coo = in_half and src.layout == torch.sparse_coo and left.reason is not Reason.FEW_VALUES
+        reason = left.reason
+    if reason is not None:
+        fell_back["spmm", reason] += 1
+        is_in_coo = in_half and src.layout == torch.sparse_coo and reason is not Reason.FEW_VALUES
         if is_in_coo and mode_reason(may_be_watched=True) is None:
             return in_fp32("spmm", lambda x: original(src.to(torch.float32), x, reduce), other)
         return original(src, other, reduce)
