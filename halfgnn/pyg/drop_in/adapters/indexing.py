@@ -51,19 +51,14 @@ def getitem(original: Callable[..., Any]) -> Callable[..., Any]:
                 if left_alone() and not between_graphs():
                     return original(self, index)
                 return _selected(original, self, index)
-        elif (
-            kind is Tensor
-            and (self.dim() > 1 or self.is_cuda)
-            and index.dim() == 1
-            and index.dtype is torch.int64
-            # _rows leaves few to PyTorch too; TGN's message store of torch_geometric takes them 1,000 times per batch.
-            and (self.is_cuda or index.numel() * self.numel() >= limits.FEW_ROWS * len(self))
-        ):
+        elif kind is Tensor and index.dim() == 1 and index.dtype is torch.int64 and (self.dim() > 1 or self.is_cuda):
             if left_alone():
                 return original(self, index)
-            rows = _rows(self, index, 2) if _has_rows(self) else None
-            if rows is not None:
-                return rows
+            # _rows leaves few to PyTorch too; TGN's message store of torch_geometric takes them 1,000 times per batch.
+            if self.is_cuda or index.numel() * self.numel() >= limits.FEW_ROWS * len(self):
+                rows = _rows(self, index, 2) if _has_rows(self) else None
+                if rows is not None:
+                    return rows
         if self.requires_grad and self.dtype in half_types and not left_alone():
             return _taken_in_half(original, self, index)
         return original(self, index)
