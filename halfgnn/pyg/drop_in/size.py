@@ -149,14 +149,14 @@ def is_new_and_small(
     """
     limits = thresholds.LIMITS.get("message")
     weight = num_values * thresholds.EXTREME if is_extreme else num_values
-    is_small = (
-        limits is not None
-        and weight < (least := limits.new[with_gradient])
-        and seen_by(edge_index) < thresholds.REUSE * least
-        and not is_checkpointed()
-    )
-    if is_small or counts:
-        count_values(edge_index, num_values)
+    is_small = limits is not None and weight < (least := limits.new[with_gradient]) and not is_checkpointed()
+    if not is_small and not counts:
+        return False
+    seen = count_values(edge_index, num_values)
+    if is_small and seen >= thresholds.REUSE * least:
+        is_small = False
+        if not counts:  # the caller does
+            _seen[id(edge_index)][1] -= num_values
     return is_small
 
 

@@ -106,11 +106,11 @@ def options_reason(conv: Any, kind: type, reductions: tuple[str, ...] | None = (
     if not is_own and any(getattr(cls, step) is not getattr(kind, step) for step in _STEPS):
         return Reason.SUBCLASS
     # Dynamo does not read the module of a method.
-    return None if is_own or torch.compiler.is_compiling() or _propagates(conv) else Reason.SUBCLASS
+    return None if is_own or torch.compiler.is_compiling() or propagates(conv) else Reason.SUBCLASS
 
 
-def _propagates(conv: Any) -> bool:
-    """Whether propagate is torch_geometric's, or what it generated for the class, and not one of a subclass or an instance."""
+def propagates(conv: Any) -> bool:
+    """Whether propagate of a module or class is torch_geometric's, or what it generated for the class, and not one of its own."""
     return conv.propagate.__module__.endswith(("_propagate", ".message_passing"))
 
 

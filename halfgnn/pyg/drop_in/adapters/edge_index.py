@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import TensorBase
 from torch_geometric.utils import add_self_loops
 
 from ....common.caching import is_captured, ordinary_tensors
@@ -26,6 +27,12 @@ from ..size import may_share
 from . import traced
 
 Original = Callable[..., Any]
+
+_NOT_HALF = (torch.float32, torch.float64)
+_FLOWS = ("source_to_target", "target_to_source")
+_ALL = slice(None)
+# PyTorch's own: Tensor has wrappers of them.
+_columns, _select, _add = TensorBase.__getitem__, TensorBase.index_select, TensorBase.index_add_
 
 
 class _Inner(threading.local):
@@ -126,7 +133,7 @@ def gcn_norm(original: Original) -> Original:
     """``gcn_norm``: an edge_index with self-loops, and the weight of each edge by the degrees of its ends."""
     left_alone, ordinary, of_tensor, route = is_compiled, Tensor, known_topology, _weights
     default = torch.get_default_dtype
-    is_graph, in_graph = is_traced_by_dynamo, traced.gcn_norm
+    is_graph, in_graph, of_few = is_traced_by_dynamo, traced.gcn_norm, _gcn_norm_of_few
 
     def gcn_norm_or_kept(
         edge_index: Any,
@@ -140,15 +147,66 @@ def gcn_norm(original: Original) -> Original:
         options = num_nodes, improved, add_self_loops, flow, dtype
         if is_graph():
             return in_graph(original, edge_index, edge_weight, *options)
-        if edge_weight is not None or left_alone() or type(edge_index) is not ordinary:
+        is_weight = edge_weight is None or type(edge_weight) is ordinary
+        if not is_weight or type(edge_index) is not ordinary or left_alone():
             return original(edge_index, edge_weight, *options)
         topology = of_tensor(edge_index)
-        if topology is None or not (topology.graphs or topology.derived):  # hardly used before
-            return original(edge_index, edge_weight, *options)
+        if (
+            topology is None or edge_weight is not None or not (topology.graphs or topology.derived)
+        ):  # hardly used before
+            made = of_few(edge_index, edge_weight, *options) if topology is None else None
+            return original(edge_index, edge_weight, *options) if made is None else made
         key = "gcn_norm", num_nodes, bool(improved), bool(add_self_loops), flow, dtype or default()
         return route(original, topology, edge_index, options, key)
 
     return gcn_norm_or_kept
+
+
+def _gcn_norm_of_few(
+    edge_index: Tensor, weight: Tensor | None, num_nodes: Any, improved: bool, with_loops: bool, flow: str, dtype: Any
+) -> tuple[Tensor, Tensor] | None:
+    """What PyG's gcn_norm makes of a few edges, by the same sums and products in half the time; None if it is PyG's, or is kept.
+
+    Edges are selected only if there are self-loops among them.
+    """
+    dtype = weight.dtype if weight is not None else dtype or torch.get_default_dtype()
+    is_plain = edge_index.layout is torch.strided and edge_index.is_cpu and edge_index.dtype is torch.int64
+    if (
+        not is_plain
+        or type(num_nodes) is not int
+        or dtype not in _NOT_HALF
+        or flow not in _FLOWS
+        or edge_index.dim() != 2
+    ):
+        return None
+    if edge_index.shape[0] != 2 or (weight is not None and (weight.shape != edge_index.shape[1:] or not weight.is_cpu)):
+        return None
+    if (improved and weight is None) or (
+        with_loops and edge_index.numel() >= thresholds.FEW_ENDS and may_share(edge_index)
+    ):
+        return None
+    try:
+        src, dst = edge_index.unbind()
+        if with_loops:
+            is_edge = src.ne(dst)
+            if is_edge.count_nonzero().item() < is_edge.shape[0]:
+                if weight is not None:
+                    return None
+                edge_index = _columns(edge_index, (_ALL, is_edge))
+            loops = torch.arange(num_nodes, device=edge_index.device).expand(2, -1)
+            edge_index = torch.cat([edge_index, loops], 1)
+            src, dst = edge_index.unbind()
+            if weight is not None:
+                weight = torch.cat([weight, weight.new_full((num_nodes,), 2.0 if improved else 1.0)])
+        values = edge_index.new_ones(src.shape[0], dtype=dtype) if weight is None else weight
+        degree = _add(values.new_zeros(num_nodes), 0, dst if flow == _FLOWS[0] else src, values)
+        root = degree.pow_(-0.5)
+        if not with_loops or weight is not None:
+            root.masked_fill_(root == float("inf"), 0)
+        at_src, at_dst = _select(root, 0, src), _select(root, 0, dst)
+        return edge_index, at_src.mul_(at_dst) if weight is None else at_src * weight * at_dst
+    except (RuntimeError, IndexError):  # ids that PyG reads from the end, or does not take
+        return None
 
 
 @inline

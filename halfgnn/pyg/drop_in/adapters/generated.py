@@ -16,7 +16,6 @@ from ....drop_in.gate import Reason
 from ....drop_in.table import ALWAYS
 from ....drop_in.wrappers import Bindings, inline, wrapper
 from ....drop_in.wrappers import Route as Original
-from ....graphs_by_tensor.store import is_heard_of
 from ..accounts import fell_back, routed
 from ..gate import FallBack
 from ..options import ON
@@ -29,16 +28,13 @@ from .known_messages import propagated
 def propagate(original: Original) -> Original:
     """``MessagePassing.propagate`` of a class."""
     left_alone, on, ordinary, known, of_tiles = is_compiled, ON, Tensor, propagated, _propagate_in_tiles
-    may_have_graph = is_heard_of
 
     def propagate_or_reduce(self: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
         if args or left_alone():
             return original(self, edge_index, *args, **kwargs)
         if on.tile is not None:
             return of_tiles(original, self, edge_index, kwargs)
-        # Of an edge_index that is new, as in batches of small graphs, there is no Graph, whatever the messages are.
-        is_known = type(edge_index) is ordinary and may_have_graph(edge_index)
-        out = known(self, edge_index, kwargs) if is_known else None
+        out = known(self, edge_index, kwargs) if type(edge_index) is ordinary else None
         return original(self, edge_index, **kwargs) if out is None else out
 
     return propagate_or_reduce

@@ -1,8 +1,8 @@
 """``MessagePassing.propagate`` of modules whose messages are rows of sources, or these times a weight: one operator.
 
 Such messages need not be made to see what they are: a class says so with the code of its message(). So nothing is collected,
-called or recorded between propagate() and the sum. Everything else takes torch_geometric's steps, which the other adapters follow
-one by one.
+called or recorded between propagate() and the sum, which is gspmm's if there is a Graph, and that of PyTorch's operators for a few
+values. Everything else takes torch_geometric's steps, which the other adapters follow one by one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C import TensorBase
 from torch_geometric.nn import MessagePassing
 
 from .... import ops
@@ -20,16 +21,21 @@ from ....common.autograd import snapshot
 from ....common.compat import has_any_global_hook
 from ....common.precision import HALF, autocasts, computed_type, may_mix, without_autocast
 from ....drop_in.checkpoint import is_checkpointed
-from ....drop_in.gate import index_reason, mode_reason
+from ....drop_in.gate import Reason, index_reason, mode_reason
 from ....expressions.propagation import Propagation
 from ....graph import Graph
-from ....graphs_by_tensor.store import known
-from ...modules.base import ONE_PASS, options_reason, reduction_of
-from ..accounts import accounts, routed
+from ....graphs_by_tensor.store import is_heard_of, known
+from ...modules.base import ONE_PASS, propagates, reduction_of
+from .. import thresholds
+from ..accounts import accounts, fell_back, routed
 from ..call import begin, module_reason
 from ..gate import ids_reason, rows_reason
 from ..options import ON
-from ..size import Size, has_gradient, weighed
+from ..size import Size, has_gradient, is_new_and_small, weighed
+from .scatter import added_up
+
+_select_rows = TensorBase.index_select  # PyTorch's own: Tensor has a wrapper of it
+_NOT_HALF = (torch.float32, torch.float64)
 
 
 class Known(NamedTuple):
@@ -69,7 +75,9 @@ def _key(code: CodeType) -> tuple[Any, ...]:
 
 _MESSAGES = {_key(message.__code__): message for message in (_rows, _weighted, _weighted_or_rows)}
 # What MessagePassing does between propagate() and message(). A program may have its own.
-_BETWEEN = ("_check_input", "_set_size", "_index_select", "_index_select_safe", "collect")
+_BETWEEN = ("_check_input", "_set_size", "_index_select", "_index_select_safe")
+_STEPS = ("propagate", "collect", "message", "edge_update", "aggregate", "update", "message_and_aggregate", *_BETWEEN)
+_is_without_steps = frozenset(_STEPS).isdisjoint  # of the attributes of a module
 _by_class: dict[type, Known | None] = {}
 
 
@@ -78,16 +86,15 @@ def known_message(conv: Any) -> Known | None:
     cls = type(conv)
     message = cls.message
     # IPython's autoreload gives a function the code of its new version.
-    functions = message, cls.aggregate, cls.update, getattr(message, "__code__", None)
+    functions = message, cls.aggregate, cls.update, getattr(message, "__code__", None), cls.propagate
     found = _by_class.get(cls, _by_class)
     if found is _by_class or (found is not None and found.functions != functions):  # type: ignore[union-attr]
-        inherited = _BETWEEN[:-1]  # collect() is generated
-        is_usual = all(getattr(cls, step) is getattr(MessagePassing, step) for step in inherited)
-        found = _by_class[cls] = _find_out(*functions[:3]) if is_usual else None
+        is_usual = propagates(cls) and all(getattr(cls, step) is getattr(MessagePassing, step) for step in _BETWEEN)
+        found = _by_class[cls] = _find_out(*functions[:3], cls.propagate) if is_usual else None
     return found  # type: ignore[return-value]
 
 
-def _find_out(message: Any, aggregate: Any, update: Any) -> Known | None:
+def _find_out(message: Any, aggregate: Any, update: Any, propagate: Any = None) -> Known | None:
     if aggregate is not MessagePassing.aggregate or update is not MessagePassing.update:
         return None
     if not isinstance(message, FunctionType) or (kind := _MESSAGES.get(_key(message.__code__))) is None:
@@ -98,7 +105,9 @@ def _find_out(message: Any, aggregate: Any, update: Any) -> Known | None:
     if not MessagePassing.special_args.isdisjoint((features, *weights)):  # propagate() gives them values of its own
         return None
     weight = weights[0] if weights else None
-    return Known(features[:-2], weight, kind is _weighted_or_rows, (message, aggregate, update, message.__code__))
+    return Known(
+        features[:-2], weight, kind is _weighted_or_rows, (message, aggregate, update, message.__code__, propagate)
+    )
 
 
 class _Sources(NamedTuple):
@@ -145,38 +154,70 @@ def propagated(conv: Any, edge_index: Tensor, kwargs: dict[str, Any]) -> Tensor 
     if sources is None or edge_index.dim() != 2 or edge_index.shape[0] != 2:
         return None
     reduction = reduction_of(conv.aggr_module)
-    if reduction not in ONE_PASS or module_reason(conv) or options_reason(conv, type(conv), None):
-        return None
-    if has_any_global_hook() or any([step in conv.__dict__ for step in _BETWEEN]):
+    if reduction not in ONE_PASS or module_reason(conv) or not _is_usual(conv) or has_any_global_hook():
         return None
     if weight is not None and not _is_weight(weight, sources.x, edge_index.shape[1]):
         return None
-    g = _graph(edge_index, sources, reduction, weight)
-    if g is None:
+    with_gradient = has_gradient(sources.x) or (weight is not None and has_gradient(weight))
+    size = Size(weighed(sources.x.shape[1] * edge_index.shape[1], sources.x), with_gradient, "known message")
+    if reduction in ("sum", "mean") and (reason := _few_reason(edge_index, sources.x, size)) is not None:
+        rows = _added_up(edge_index, sources, weight, reduction == "mean")
+        if rows is not None:
+            fell_back["propagate", reason] += 1
+    else:
+        g = _graph(edge_index, sources, size._replace(is_extreme=reduction in ("max", "min")))
+        rows = None if g is None else _reduced(g, reduction, sources.x, weight)
+    if rows is not None:
+        begin(edge_index, [sources.num_src, sources.num_dst], conv)
+    return rows
+
+
+def _few_reason(edge_index: Tensor, x: Tensor, size: Size) -> str | None:
+    """Why sums of so many values of messages are PyTorch's; None if they are not, or would be rounded at each step."""
+    if not x.is_cpu or x.dtype not in _NOT_HALF or edge_index.dtype is not torch.int64:
         return None
-    begin(edge_index, [sources.num_src, sources.num_dst], conv)
-    return _reduced(g, reduction, sources.x, weight)
+    if is_heard_of(edge_index):
+        return Reason.FEW_VALUES if size.is_below_limit() else None
+    if size.values < thresholds.FEW_SUMMED:
+        return Reason.FEW_VALUES
+    is_first = is_new_and_small(edge_index, size.values, size.with_gradient, counts=False)
+    return Reason.FIRST_USES_OF_EDGE_INDEX if is_first else None
+
+
+def _added_up(edge_index: Tensor, sources: _Sources, weight: Tensor | None, is_mean: bool) -> Tensor | None:
+    """What torch_geometric's steps compute, by the same operators; None if they raise an error, which is then torch_geometric's."""
+    src, dst = edge_index.unbind()
+    try:
+        rows = _select_rows(sources.x, 0, src)
+        return added_up(rows if weight is None else weight.view(-1, 1) * rows, dst, sources.num_dst, is_mean)
+    except (RuntimeError, IndexError):
+        return None
+
+
+def _is_usual(conv: Any) -> bool:
+    """Whether a module has the usual options, and all steps from its class."""
+    has_options = conv.flow == "source_to_target" and conv.node_dim in (0, -2) and conv.decomposed_layers == 1
+    return has_options and _is_without_steps(conv.__dict__)
 
 
 def _is_weight(weight: Any, x: Tensor, num_edges: int) -> bool:
+    if type(weight) is Tensor and weight.dtype is x.dtype and weight.is_cpu and x.is_cpu:  # mostly
+        return weight.layout is torch.strided and weight.numel() == num_edges
     if not isinstance(weight, Tensor) or rows_reason(weight) is not None or weight.device != x.device:
         return False
     return weight.numel() == num_edges and may_mix(weight.dtype, x.dtype)
 
 
-def _graph(edge_index: Tensor, sources: _Sources, reduction: str, weight: Tensor | None) -> Graph | None:
+def _graph(edge_index: Tensor, sources: _Sources, size: Size) -> Graph | None:
     """The Graph, if the call is routed."""
-    x = sources.x
     if (
-        is_checkpointed()
+        not is_heard_of(edge_index)
+        or is_checkpointed()
         or mode_reason() is not None
-        or rows_reason(x) is not None
-        or index_reason(edge_index, x) is not None
+        or rows_reason(sources.x) is not None
+        or index_reason(edge_index, sources.x) is not None
+        or size.is_below_limit()
     ):
-        return None
-    with_gradient = has_gradient(x) or (weight is not None and has_gradient(weight))
-    num_values = weighed(x.shape[1] * edge_index.shape[1], x)
-    if Size(num_values, with_gradient, "known message", reduction in ("max", "min")).is_below_limit():
         return None
     topology = known.get(edge_index)
     if topology is None or not topology.graphs:  # whether it pays to make one is asked step by step
