@@ -14,17 +14,23 @@ from ...expressions.propagation import Propagation
 from ...graphs_by_tensor.store import is_known
 
 # The last call in each thread, whose edge_index and module are not kept alive: [references to both, size, reference to the
-# Propagation that messages of the call hold].
+# Propagation that messages of the call hold, (so many values were FEW, the count of those of its edge_index)].
 _last = threading.local()
+FEW = 4
 
 
 def begin(edge_index: Tensor | None, size: list[int | None], module: Any) -> None:
     """Notes a call of a module. edge_index: None if it is no dense tensor."""
-    _last.call = None if edge_index is None else [weakref.ref(edge_index), weakref.ref(module), size, _nothing]
+    _last.call = None if edge_index is None else [weakref.ref(edge_index), weakref.ref(module), size, _nothing, None]
 
 
 def _nothing() -> None:
     """What a reference to a Propagation is while there is none."""
+
+
+def current_call() -> list[Any] | None:
+    """What is noted of the last call in this thread; None if it had no dense edge_index."""
+    return getattr(_last, "call", None)
 
 
 def current_edges() -> Tensor | None:

@@ -88,7 +88,7 @@ class Size(NamedTuple):
             return True
         if self.values < limits.new[self.with_gradient]:
             return False
-        return is_sorted or self.values >= max(thresholds.FEW_UNSORTED, limits.sorted_width * num_rows)
+        return is_sorted or self.values >= max(thresholds.FEW_UNSORTED, limits.unsorted, limits.sorted_width * num_rows)
 
     def is_repeated(self, seen: int) -> bool:
         """Whether so many values went by an index before that it will be used on. One step may use it in each layer."""
@@ -108,21 +108,19 @@ class Size(NamedTuple):
         index = index if base is None else base
         if is_heard_of(index) or (last is not None and is_heard_of(last)):
             return False
-        least = again = self._least_new()
+        limits = thresholds.LIMITS.get(self.kind)
+        if limits is None or is_checkpointed():
+            return False
+        # So many values, at least, are worth the graph of an index, or of the edge_index that has it as a row.
+        of_messages = thresholds.LIMITS.get("message", limits).new[self.with_gradient]
+        least = again = min(limits.new[self.with_gradient], of_messages)
         if base is last is not None and least:
-            least = max(least, thresholds.FEW_UNSORTED)  # edges are rarely sorted
-            again = max(least, self._replace(kind="message")._least_new())  # messages of the same step were counted too
+            least = max(least, thresholds.FEW_UNSORTED, limits.unsorted)  # edges are rarely sorted
+            again = max(least, of_messages)  # messages of the same step were counted too
         return self.values < least and not _seen_often_enough(count_values(index, self.values), again)
 
     def _weight(self) -> int:
         return self.values * (thresholds.EXTREME if self.is_extreme else 1)
-
-    def _least_new(self) -> int:
-        """So many values, at least, are worth the graph of an index, or of the edge_index that has it as a row. 0: any."""
-        limits = thresholds.LIMITS.get(self.kind)
-        if limits is None or is_checkpointed():
-            return 0
-        return min(x.new[self.with_gradient] for x in (limits, thresholds.LIMITS.get("message", limits)))
 
 
 def _seen_often_enough(seen: int, least: int) -> bool:
@@ -177,6 +175,11 @@ def count_values(index: Tensor, num_values: int) -> int:
         return 0
     count[1] += num_values
     return count[1] - num_values
+
+
+def count_of(index: Tensor) -> list[Any]:
+    """[a reference to an index, how many values were counted], of one of which some were just counted."""
+    return _seen[id(index)]
 
 
 def _forget_seen() -> None:

@@ -15,6 +15,7 @@ class Limits(NamedTuple):
     new: tuple[int, int]  # if the index or edge_index has to be read first
     width: int  # values per row
     sorted_width: int  # values per row for which an unsorted index is sorted at its first use
+    unsorted: int = 0  # values from which on it is
 
 
 LIMITS = {
@@ -22,11 +23,12 @@ LIMITS = {
     "known message": Limits((4_096, 4_096), (294_912, 294_912), 1, 1),
     "attention": Limits((0, 0), (65_536, 65_536), 1, 1),
     "attention without loops": Limits((24_576, 24_576), (65_536, 65_536), 1, 1),
-    "attention with edges": Limits((65_536, 65_536), (131_072, 131_072), 1, 1),
+    "attention with edges": Limits((65_536, 65_536), (65_536, 65_536), 1, 1),
+    "dot attention with edges": Limits((65_536, 65_536), (131_072, 131_072), 1, 1),
     "edge network": Limits((8_388_608, 8_388_608), (8_388_608, 8_388_608), 1, 1),
     "rows": Limits((32_768, 32_768), (32_768, 32_768), 1, 1),
-    "sum": Limits((32_768, 262_144), (262_144, 524_288), 4, 16),
-    "mean": Limits((16_384, 262_144), (65_536, 524_288), 4, 16),
+    "sum": Limits((32_768, 262_144), (262_144, 524_288), 4, 16, 1_310_720),
+    "mean": Limits((16_384, 262_144), (65_536, 524_288), 4, 16, 1_310_720),
     "max": Limits((16_384, 8_192), (262_144, 16_384), 4, 4),
     "min": Limits((16_384, 8_192), (262_144, 16_384), 4, 4),
     "norm": Limits((65_536, 65_536), (98_304, 98_304), 1, 1),

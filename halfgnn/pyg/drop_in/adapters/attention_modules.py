@@ -174,7 +174,7 @@ def _size_reason(conv: Any, edge_index: Tensor, edge_attr: Tensor | None) -> str
     has_steps = isinstance(conv, nn.TransformerConv) and edge_attr is None and not ON.fuse_all
     if has_steps and num_values >= thresholds.DOT_STEPS:
         return Reason.DOT_WITHOUT_EDGES
-    kind = "attention with edges"
+    kind = "dot attention with edges" if isinstance(conv, nn.TransformerConv) else "attention with edges"
     if edge_attr is None:
         # PyG takes as long as halfgnn to add self-loops and to form the sums of GATv2.
         makes_edges = isinstance(conv, nn.GATv2Conv) or conv.__dict__.get("add_self_loops")

@@ -59,19 +59,49 @@ def _may_remember(edge_index: Tensor, num_nodes: Any) -> bool:
 def self_loops(original: Original) -> Original:
     """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
     left_alone, ordinary, limits, route, is_worth = is_compiled, Tensor, thresholds, _self_loops, may_share
-    is_graph, in_graph = is_traced_by_dynamo, traced.self_loops
+    is_graph, in_graph, of_few = is_traced_by_dynamo, traced.self_loops, _self_loops_of_few
 
     def self_loops_or_few(edge_index: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_graph():
-            return in_graph(original, edge_index, *args, **kwargs)
-        if left_alone() or type(edge_index) is not ordinary or edge_index.numel() < limits.FEW_ENDS:
+        if left_alone():
+            if is_graph():
+                return in_graph(original, edge_index, *args, **kwargs)
             return original(edge_index, *args, **kwargs)
-        if edge_index.layout is not strided or not is_worth(edge_index):
+        if type(edge_index) is not ordinary or edge_index.layout is not strided:
             return original(edge_index, *args, **kwargs)
+        if edge_index.numel() < limits.FEW_ENDS or not is_worth(edge_index):
+            return of_few(original, edge_index, *args, **kwargs)
         return route(original, edge_index, *args, **kwargs)
 
     strided = torch.strided
     return self_loops_or_few
+
+
+def _self_loops_of_few(original: Original, edge_index: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """PyG's, of which nothing is kept. Rows of edges are selected only if there are self-loops among them."""
+    name, edge_attr = original.__name__, kwargs.get("edge_attr", args[0] if args else None)
+    if (
+        name == "add_self_loops"
+        or not edge_index.is_cpu
+        or edge_index.dim() != 2
+        or not _has_rows(edge_attr, edge_index)
+    ):
+        return original(edge_index, *args, **kwargs)
+    if edge_index.shape[0] != 2 or torch._C._are_functorch_transforms_active():
+        return original(edge_index, *args, **kwargs)
+    src, dst = edge_index.unbind()
+    if src.ne(dst).count_nonzero().item() < src.shape[0]:
+        return original(edge_index, *args, **kwargs)
+    return _where_none_are(name, edge_index, edge_attr, args, kwargs)
+
+
+def _where_none_are(
+    name: str, edge_index: Tensor, edge_attr: Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What PyG makes of edges without self-loops, which it would select."""
+    if name != "remove_self_loops":
+        return add_self_loops(edge_index, *args, **kwargs)
+    copies = [x if x is None else x.clone(memory_format=torch.contiguous_format) for x in (edge_index, edge_attr)]
+    return copies[0], copies[1]
 
 
 def _self_loops(original: Original, edge_index: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -105,11 +135,8 @@ def _with_shared_graphs(
     edge_attr = kwargs.get("edge_attr", args[0] if args else None)
     if name == "add_self_loops" or not _has_rows(edge_attr, edge_index) or not _lacks_loops(edge_index):
         result = original(edge_index, *args, **kwargs)
-    elif name == "remove_self_loops":
-        copies = [x if x is None else x.clone(memory_format=torch.contiguous_format) for x in (edge_index, edge_attr)]
-        result = copies[0], copies[1]
     else:
-        result = add_self_loops(edge_index, *args, **kwargs)
+        result = _where_none_are(name, edge_index, edge_attr, args, kwargs)
     if type(result[0]) is Tensor and (num_nodes is None or isinstance(num_nodes, int)):
         share_graphs(edge_index, how, result[0])
     return result
@@ -145,10 +172,11 @@ def gcn_norm(original: Original) -> Original:
         dtype: Any = None,
     ) -> Any:
         options = num_nodes, improved, add_self_loops, flow, dtype
-        if is_graph():
-            return in_graph(original, edge_index, edge_weight, *options)
-        is_weight = edge_weight is None or type(edge_weight) is ordinary
-        if not is_weight or type(edge_index) is not ordinary or left_alone():
+        if left_alone():
+            if is_graph():
+                return in_graph(original, edge_index, edge_weight, *options)
+            return original(edge_index, edge_weight, *options)
+        if type(edge_index) is not ordinary or not (edge_weight is None or type(edge_weight) is ordinary):
             return original(edge_index, edge_weight, *options)
         topology = of_tensor(edge_index)
         if (

@@ -21,21 +21,25 @@ from ..gate import FallBack
 from ..options import ON
 from ..tile_call import Step, is_in_tile, propagation_step, update_step
 from ..tiles import in_tiles
-from .known_messages import propagated
+from .known_messages import MESSAGES_BY_CLASS, propagated
 
 
 @inline
 def propagate(original: Original) -> Original:
     """``MessagePassing.propagate`` of a class."""
     left_alone, on, ordinary, known, of_tiles = is_compiled, ON, Tensor, propagated, _propagate_in_tiles
+    others = MESSAGES_BY_CLASS  # None: not known
 
     def propagate_or_reduce(self: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
         if args or left_alone():
             return original(self, edge_index, *args, **kwargs)
         if on.tile is not None:
             return of_tiles(original, self, edge_index, kwargs)
-        out = known(self, edge_index, kwargs) if type(edge_index) is ordinary else None
-        return original(self, edge_index, **kwargs) if out is None else out
+        if type(edge_index) is ordinary and others.get(type(self), others) is not None:
+            out = known(self, edge_index, kwargs)
+            if out is not None:
+                return out
+        return original(self, edge_index, **kwargs)
 
     return propagate_or_reduce
 

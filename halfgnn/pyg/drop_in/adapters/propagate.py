@@ -19,10 +19,10 @@ from ....expressions.rows import gathered_rows
 from ....graphs_by_tensor.store import is_heard_of
 from .. import thresholds
 from ..accounts import accounts, fell_back
-from ..call import begin, current, current_edges, plain
+from ..call import FEW, begin, current, current_call, current_edges, plain
 from ..gate import FallBack, eager_reason, ids_reason, require
 from ..message import gather
-from ..size import Size, has_gradient, is_new_and_small
+from ..size import Size, count_of, has_gradient, is_new_and_small
 from .refused_graphs import refuse_graph
 
 _select_rows = TensorBase.index_select  # PyTorch's own: Tensor has a wrapper of it
@@ -51,8 +51,9 @@ def check_input(original: Original) -> Original:
 @inline
 def index_select(original: Original) -> Original:
     """``MessagePassing._index_select``: features of one side's nodes for every edge."""
-    left_alone, limits, counts, select = is_compiled, thresholds, fell_back, _index_select
+    left_alone, limits, counts, select, last_call = is_compiled, thresholds, fell_back, _index_select, current_call
     few, extremes, few_rows = ("propagate", Reason.FEW_VALUES), _EXTREMES, _few_rows
+    first, of_few = ("propagate", Reason.FIRST_USES_OF_EDGE_INDEX), FEW
 
     def _index_select_or_few(self: Any, src: Tensor, index: Tensor) -> Tensor:
         if left_alone():
@@ -64,7 +65,14 @@ def index_select(original: Original) -> Original:
         ):
             counts[few] += 1
             return few_rows(self, src, index)
-        return select(original, self, src, index, num_values // (num_nodes or 1))
+        num_values //= num_nodes or 1
+        call = last_call()
+        # What was found of the first rows of a call holds for others that are no more.
+        if call is not None and (found := call[of_few]) is not None and num_values <= found[0]:
+            found[1][1] += num_values
+            counts[first] += 1
+            return few_rows(self, src, index)
+        return select(original, self, src, index, num_values)
 
     return _index_select_or_few
 
@@ -81,13 +89,14 @@ def _few_rows(self: Any, src: Tensor, index: Tensor) -> Tensor:
 
 
 def _index_select(original: Original, self: Any, src: Tensor, index: Tensor, num_values: int) -> Tensor:
-    is_extreme, edges = type(self._modules.get("aggr_module")) in _EXTREMES, current_edges()
-    with_gradient = has_gradient(src)
+    is_extreme, call = type(self._modules.get("aggr_module")) in _EXTREMES, current_call()
+    with_gradient, edges = has_gradient(src), None if call is None else call[0]()
     if (
         edges is not None
         and not is_heard_of(edges)
         and is_new_and_small(edges, num_values, with_gradient, is_extreme, counts=False)
     ):
+        call[FEW] = num_values, count_of(edges)  # type: ignore[index]
         fell_back["propagate", Reason.FIRST_USES_OF_EDGE_INDEX] += 1
         return _few_rows(self, src, index)
     size = Size(num_values, with_gradient, is_extreme=is_extreme)

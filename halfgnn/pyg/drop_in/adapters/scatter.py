@@ -37,9 +37,9 @@ def scatter(original: Original) -> Original:
     def scatter_or_few(
         src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum"
     ) -> Tensor:
-        if is_graph():
-            return original(src, index, dim, of_groups(index, dim_size), reduce)
-        if left_alone() or not isinstance(src, ordinary) or not isinstance(index, ordinary):
+        if left_alone():
+            return original(src, index, dim, of_groups(index, dim_size) if is_graph() else dim_size, reduce)
+        if not isinstance(src, ordinary) or not isinstance(index, ordinary):
             return original(src, index, dim, dim_size, reduce)
         if type(src) is not message and is_below(src, reductions.get(reduce)):
             counts[keys[reduce]] += 1

@@ -44,7 +44,7 @@ def num_nodes(original: Original) -> Original:
     is_graph, of_groups = is_traced_by_dynamo, sized
 
     def maybe_num_nodes(edge_index: Any, num_nodes: Any = None) -> Any:
-        return original(edge_index, of_groups(edge_index, num_nodes) if is_graph() else num_nodes)
+        return original(edge_index, of_groups(edge_index, None) if num_nodes is None and is_graph() else num_nodes)
 
     return maybe_num_nodes
 
@@ -57,8 +57,8 @@ def aggregation(original: Original) -> Original:
     def __call__(
         self: Any, x: Any, index: Any = None, ptr: Any = None, dim_size: Any = None, dim: int = -2, **kwargs: Any
     ) -> Any:
-        if ptr is None and is_graph():
-            dim_size = of_groups(index, dim_size)
+        if dim_size is None and ptr is None and is_graph():
+            dim_size = of_groups(index, None)
         return original(self, x, index, ptr, dim_size, dim, **kwargs)
 
     return __call__

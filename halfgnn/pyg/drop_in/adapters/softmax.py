@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._C import TensorBase
 
@@ -26,7 +27,7 @@ from ..gate import Call, FallBack, require
 from ..message import Message, expression_of, tensor_of
 from ..options import ON
 from ..rows_by_index import graph_between, graph_over
-from ..size import is_small
+from ..size import Size, is_small
 
 
 @inline
@@ -34,6 +35,8 @@ def softmax(original: Original) -> Original:
     """``utils.softmax``: over the edges that share a node."""
     left_alone, is_below, counts, route = is_compiled, is_small, fell_back, _softmax
     ordinary, message, few, of_few = Tensor, Message, ("edge_softmax", Reason.FEW_VALUES), _softmax_of_few
+    is_first, first, left = _is_first_use, ("edge_softmax", Reason.FIRST_USE_OF_INDEX), _left_softmax
+    most_indexed = FEW_INDEXED
 
     def softmax_or_few(
         src: Tensor,
@@ -47,9 +50,19 @@ def softmax(original: Original) -> Original:
         if type(src) is not message and is_below(src, "softmax"):
             counts[few] += 1
             return of_few(original, src, index, ptr, num_nodes, dim)
+        if type(src) is type(index) is ordinary and ptr is None and is_first(src, index):
+            counts[first] += 1
+            return (of_few if src.numel() <= most_indexed else left)(original, src, index, ptr, num_nodes, dim)
         return route(original, src, index, ptr, num_nodes, dim)
 
     return softmax_or_few
+
+
+def _is_first_use(src: Tensor, index: Tensor) -> bool:
+    """Whether a softmax falls back to PyG because nothing is known of its index."""
+    if not src.is_cpu or index.dtype is not torch.int64 or index.layout is not torch.strided:
+        return False
+    return Size.of(src, "softmax").is_first_use(index, current_edges())
 
 
 def _softmax_of_few(
@@ -102,8 +115,7 @@ def _softmax(
         reason = left.reason
     if reason is not None:
         fell_back["edge_softmax", reason] += 1
-        is_few = reason is Reason.FIRST_USE_OF_INDEX and src.numel() <= FEW_INDEXED
-        return (_softmax_of_few if is_few else _left_softmax)(original, src, index, ptr, num_nodes, dim)
+        return _left_softmax(original, src, index, ptr, num_nodes, dim)
     routed["edge_softmax"] += 1
     if is_exp_wide(src):
         src = src.float()
