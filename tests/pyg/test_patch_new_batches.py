@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 import torch_geometric.nn as upstream
+from torch_geometric import utils
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 import halfgnn.pyg
 from halfgnn.graphs_by_tensor import store
 from halfgnn.graphs_by_tensor.edge_index import graph_of
 from halfgnn.pyg.drop_in import size, thresholds
+from halfgnn.pyg.drop_in.adapters import known_messages
 from tests import support
 
 pytestmark = pytest.mark.skipif(support.SIMULATED or "cpu" not in support.DEVICES, reason="sizes are those of a CPU")
@@ -76,6 +79,114 @@ def test_gradients_in_half_precision_are_summed_in_fp32():
     assert reasons() == FIRST_USES
     assert halfgnn.pyg.stats()["routed"].get("fp32:index_select") == 1
     assert x.grad.unique().tolist() == [4_000]
+
+
+def same_under_the_drop_in(results):
+    """The drop-in's results, which are those of torch_geometric to the last bit."""
+    expected = results()
+    with halfgnn.pyg.accelerate():
+        found = results()
+    for a, b in zip(found, expected, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or (a.dtype is b.dtype and a.stride() == b.stride() and torch.equal(a, b))
+    return found
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean"])
+@pytest.mark.parametrize("is_learned", [False, True])
+def test_known_messages_are_summed_at_once(monkeypatch, aggr, is_learned):
+    conv, x, made = upstream.GraphConv(WIDTH, WIDTH, aggr=aggr), features(), []
+    weight = torch.rand(EDGES, generator=torch.Generator().manual_seed(3)).requires_grad_(is_learned)
+    original = known_messages._added_up
+    monkeypatch.setattr(known_messages, "_added_up", lambda *args: made.append(1) or original(*args))
+    leaves = [x, *([weight] if is_learned else [])]
+
+    def results():
+        out = conv(x, edges(), weight)
+        return out, *torch.autograd.grad(out.pow(2).sum(), leaves)
+
+    same_under_the_drop_in(results)
+    assert made == [1] and reasons() == FIRST_USES and halfgnn.pyg.stats()["routed"] == {}
+
+
+def test_the_first_rows_of_a_call_answer_for_the_others():
+    """All their values are counted."""
+    conv, x, index = OfEdges(), features(), edges()
+    with halfgnn.pyg.accelerate():
+        conv(x, index)
+    assert halfgnn.pyg.stats()["fell_back"]["propagate"] == {"first uses of an edge_index": 2}
+    assert size.seen_by(index) == 2 * EDGES * WIDTH
+
+
+@pytest.mark.parametrize("flow", ["source_to_target", "target_to_source"])
+@pytest.mark.parametrize("add_self_loops", [True, False])
+@pytest.mark.parametrize("has_loops", [True, False])
+@pytest.mark.parametrize("weights", [None, "constant", "learned"])
+def test_gcn_norm_is_that_of_pyg(weights, has_loops, add_self_loops, flow):
+    index = edges()
+    index = index if has_loops else index[:, index[0] != index[1]]
+    weight = None if weights is None else torch.linspace(0, 1, index.shape[1]).requires_grad_(weights == "learned")
+
+    def results():
+        found = gcn_norm(index.clone(), weight, NODES, weights is not None, add_self_loops, flow, torch.float32)
+        loss = found[1].pow(2).sum()
+        return *found, torch.autograd.grad(loss, weight)[0].nan_to_num() if weights == "learned" else None
+
+    same_under_the_drop_in(results)
+
+
+@pytest.mark.parametrize("row, wrong", [(0, NODES), (1, NODES), (1, -1), (0, 2**40), (1, 2**40)])
+def test_errors_of_gcn_norm_are_those_of_pyg(row, wrong):
+    index = edges()
+    index[row, 5] = wrong
+
+    def error():
+        with pytest.raises((IndexError, RuntimeError)) as caught:
+            gcn_norm(index.clone(), None, NODES)
+        return str(caught.value)
+
+    expected = error()
+    with halfgnn.pyg.accelerate():
+        assert error() == expected
+
+
+@pytest.mark.parametrize("has_loops", [True, False])
+@pytest.mark.parametrize("name", ["remove_self_loops", "add_remaining_self_loops"])
+def test_self_loops_are_those_of_pyg(name, has_loops):
+    index = edges()
+    index = index if has_loops else index[:, index[0] != index[1]]
+    data = torch.randn(index.shape[1], 3, generator=torch.Generator().manual_seed(3)).requires_grad_()
+
+    def results():
+        found = getattr(utils, name)(index, edge_attr=data)
+        alone = getattr(utils, name)(index)
+        assert alone[1] is None and alone[0] is not index
+        return *found, alone[0], *torch.autograd.grad(found[1].pow(2).sum(), data)
+
+    same_under_the_drop_in(results)
+
+
+@pytest.mark.parametrize("kind, is_routed", [("GATConv", True), ("GATv2Conv", True), ("TransformerConv", False)])
+def test_attention_with_columns_pays_at_once_but_for_dot_attention(kind, is_routed):
+    torch.manual_seed(4)
+    conv, x = getattr(upstream, kind)(WIDTH, WIDTH // 4, heads=4, edge_dim=3), features()
+    data = torch.randn(EDGES, 3)
+    expected = conv(x, edges(), data)
+    with halfgnn.pyg.accelerate():
+        found = conv(x, edges(), data)
+    assert (f"fused:{kind}" in halfgnn.pyg.stats()["routed"]) == is_routed
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_sums_of_wide_rows_by_a_new_edge_index_are_pygs():
+    """An index that is no row of an edge_index may be sorted: a sorted one pays."""
+    index, rows = edges(), torch.ones(EDGES, 512, requires_grad=True)
+    with halfgnn.pyg.accelerate():
+        upstream.SimpleConv()._check_input(index, None)
+        utils.scatter(rows, index[1], 0, NODES)
+        assert reasons("gspmm:copy_e_sum") == {"first use of an index"}
+        utils.scatter(rows, index[1].sort().values, 0, NODES)
+    assert halfgnn.pyg.stats()["routed"] == {"gspmm:copy_e_sum": 1}
 
 
 @pytest.mark.parametrize("wrong", [NODES, -1])

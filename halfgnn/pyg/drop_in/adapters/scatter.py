@@ -10,7 +10,7 @@ from ....drop_in.compiled import is_compiled, is_traced_by_dynamo
 from ....drop_in.gate import Reason
 from ....drop_in.wrappers import Route as Original
 from ....drop_in.wrappers import inline
-from ....expressions.rows import adds_in_half, are_plain_rows, as_int64, in_fp32
+from ....expressions.rows import FEW_INDEXED, adds_in_half, are_plain_rows, as_int64, in_fp32
 from ..accounts import fell_back, routed
 from ..calls import REDUCES, reduced_call
 from ..gate import Call, FallBack
@@ -21,8 +21,8 @@ from ..size import is_small
 from .sizes import sized
 
 _NAMES = {name: f"gspmm:copy_e_{reduction}" for name, reduction in REDUCES.items()}
-# PyTorch's own: Tensor has a wrapper of it.
-_index_add_ = TensorBase.index_add_
+# PyTorch's own: Tensor has wrappers of them.
+_scatter_add_, _index_add_ = TensorBase.scatter_add_, TensorBase.index_add_
 _FEW_NUMBERS = 4096  # of one column, which index_add adds up as soon as scatter_add
 
 
@@ -52,7 +52,7 @@ def scatter(original: Original) -> Original:
 def _of_few(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
     """PyG's reduction of a few rows. Sums and means are made here if they are the same, 10 us sooner.
 
-    PyG expands the index for scatter_add. index_add adds rows in the same order, and its gradient takes whole rows.
+    PyG expands the index for scatter_add. index_add adds rows in the same order. Its gradient takes longer where rows are many.
     """
     rank = src.dim()
     if (
@@ -70,11 +70,16 @@ def _of_few(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: 
 
 def added_up(src: Tensor, index: Tensor, num_rows: int, is_mean: bool) -> Tensor:
     """Sums or means (num_rows, *) of plain rows (E, *), by PyTorch's operators. It raises what they raise of wrong ids."""
-    out = _index_add_(src.new_zeros((num_rows, *src.shape[1:])), 0, index, src)
+    rank = src.dim()
+    out = src.new_zeros((num_rows, *src.shape[1:]))
+    if rank > 1 and src.requires_grad and src.numel() > FEW_INDEXED:
+        _scatter_add_(out, 0, index.view(-1, *[1] * (rank - 1)).expand_as(src), src)
+    else:
+        _index_add_(out, 0, index, src)
     if not is_mean:
         return out
     counts = torch.bincount(index, minlength=num_rows).clamp_(min=1).to(out.dtype)
-    return out / counts.view(-1, *[1] * (src.dim() - 1))
+    return out / counts.view(-1, *[1] * (rank - 1))
 
 
 def _left(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
