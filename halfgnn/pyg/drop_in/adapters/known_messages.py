@@ -89,7 +89,9 @@ def known_message(conv: Any) -> Known | None:
     functions = message, cls.aggregate, cls.update, getattr(message, "__code__", None), cls.propagate
     found = MESSAGES_BY_CLASS.get(cls, MESSAGES_BY_CLASS)
     if found is MESSAGES_BY_CLASS or (found is not None and found.functions != functions):  # type: ignore[union-attr]
-        is_usual = propagates(cls) and all(getattr(cls, step) is getattr(MessagePassing, step) for step in _BETWEEN)
+        if not propagates(cls):  # until torch_geometric has generated it
+            return None
+        is_usual = all(getattr(cls, step) is getattr(MessagePassing, step) for step in _BETWEEN)
         found = MESSAGES_BY_CLASS[cls] = _find_out(*functions[:3], cls.propagate) if is_usual else None
     return found  # type: ignore[return-value]
 
