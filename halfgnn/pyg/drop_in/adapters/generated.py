@@ -28,14 +28,14 @@ from .known_messages import MESSAGES_BY_CLASS, propagated
 def propagate(original: Original) -> Original:
     """``MessagePassing.propagate`` of a class."""
     left_alone, on, ordinary, known, of_tiles = is_compiled, ON, Tensor, propagated, _propagate_in_tiles
-    others = MESSAGES_BY_CLASS  # None: not known
+    messages = MESSAGES_BY_CLASS
 
     def propagate_or_reduce(self: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
         if args or left_alone():
             return original(self, edge_index, *args, **kwargs)
         if on.tile is not None:
             return of_tiles(original, self, edge_index, kwargs)
-        if type(edge_index) is ordinary and others.get(type(self), others) is not None:
+        if type(edge_index) is ordinary and messages.get(cls := type(self)) is not cls.message:
             out = known(self, edge_index, kwargs)
             if out is not None:
                 return out

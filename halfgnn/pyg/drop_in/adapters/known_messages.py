@@ -78,7 +78,7 @@ _MESSAGES = {_key(message.__code__): message for message in (_rows, _weighted, _
 _BETWEEN = ("_check_input", "_set_size", "_index_select", "_index_select_safe")
 _STEPS = ("propagate", "collect", "message", "edge_update", "aggregate", "update", "message_and_aggregate", *_BETWEEN)
 _is_without_steps = frozenset(_STEPS).isdisjoint  # of the attributes of a module
-MESSAGES_BY_CLASS: dict[type, Known | None] = {}
+MESSAGES_BY_CLASS: dict[type, Any] = {}  # Known, or the message() of which nothing is known
 
 
 def known_message(conv: Any) -> Known | None:
@@ -87,13 +87,14 @@ def known_message(conv: Any) -> Known | None:
     message = cls.message
     # IPython's autoreload gives a function the code of its new version.
     functions = message, cls.aggregate, cls.update, getattr(message, "__code__", None), cls.propagate
-    found = MESSAGES_BY_CLASS.get(cls, MESSAGES_BY_CLASS)
-    if found is MESSAGES_BY_CLASS or (found is not None and found.functions != functions):  # type: ignore[union-attr]
-        if not propagates(cls):  # until torch_geometric has generated it
+    found = MESSAGES_BY_CLASS.get(cls)
+    if type(found) is not Known or found.functions != functions:
+        if found is message or not propagates(cls):  # until torch_geometric has generated it
             return None
         is_usual = all(getattr(cls, step) is getattr(MessagePassing, step) for step in _BETWEEN)
-        found = MESSAGES_BY_CLASS[cls] = _find_out(*functions[:3], cls.propagate) if is_usual else None
-    return found  # type: ignore[return-value]
+        found = _find_out(*functions[:3], cls.propagate) if is_usual else None
+        MESSAGES_BY_CLASS[cls] = message if found is None else found
+    return found
 
 
 def _find_out(message: Any, aggregate: Any, update: Any, propagate: Any = None) -> Known | None:
