@@ -2,7 +2,7 @@
 
     python -m laboratory.machine_code.paths [--update | --only OPERATOR ...] [LIBRARY]      by default halfgnn/_C.so
 
-LIBRARY may be a cubin, or a folder of cubins that have the kernels of those operators.
+LIBRARY may be a cubin, or a folder of cubins: passes whose kernels they lack are left out.
 Prints the table; --update also rewrites paths.csv and the table of docs/tuning.md. The simulator supplies launches as for a graph
 of arxiv's size; warps of them, evenly chosen, execute the compiled machine code (emulator).
 
@@ -250,7 +250,7 @@ def measure(path: Pass, degree: int, library) -> tuple[float, float]:
         with launches.hooked(take):
             forward()
     if not found:
-        raise RuntimeError(f"no kernel of {path.label} walks {path.rows}")
+        raise LookupError(f"no kernel of {path.label} walks {path.rows}")
     total, half = (sum(numbers) / (len(side.indptr) - 1) for numbers in zip(*found))
     return total, half
 
@@ -262,7 +262,12 @@ def rows_of(library_path, operators: list[str]) -> list[list[str]]:
     for path in PATHS:
         if operators and path.operator not in operators:
             continue
-        measured = [measure(path, degree, library) for degree in DEGREES]
+        try:
+            measured = [measure(path, degree, library) for degree in DEGREES]
+        except LookupError:
+            if library.is_part:
+                continue
+            raise
         per_row, share = [total for total, _ in measured], measured[-1][1] / measured[-1][0]
         per_edge = per_row[-1] / DEGREES[-1]
         beside = per_row[DEGREES.index(7)] - 7 * per_edge

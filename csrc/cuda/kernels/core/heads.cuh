@@ -80,11 +80,16 @@ __device__ void sum_over_head(float (&values)[kCount], int log2_lanes, int lane)
 // of those that have it writes it. Called by the whole warp alike.
 template <int kCount, class Use>
 __device__ void for_each_owned_value(const HeadLayout& layout, const HeadLane& work, const Use& use) {
-  const int log2_shared = layout.log2_lanes < log2_ceil(kCount) ? layout.log2_lanes : log2_ceil(kCount);
-  const int own = work.own & ((1 << log2_shared) - 1);
+  if (layout.log2_lanes >= log2_ceil(kCount)) {
+    const int own = work.own & (kCount - 1);
+    return use(0, own, work.exists(layout) && work.own == own);
+  }
+  const int own = work.own & ((1 << layout.log2_lanes) - 1);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    if (i << log2_shared < kCount) use(i, (i << log2_shared) + own, work.exists(layout) && work.own == own);
+    if (i << layout.log2_lanes < kCount) {
+      use(i, (i << layout.log2_lanes) + own, work.exists(layout) && work.own == own);
+    }
   }
 }
 // Calls use(i, place, writes): the value is that of the edge at `place` of those that the warp took, kCount a group,

@@ -189,6 +189,8 @@ class RowsOfEdges {
     row_ = shuffle(row, kWarpSize - 1);
     return row;
   }
+  // The row of the last position of the last call.
+  __device__ int64_t last() const { return row_; }
 
  private:
   static __device__ int64_t shuffle(int64_t value, int lane) {

@@ -41,7 +41,7 @@ constexpr RowWork kExtremumWork{258, 136, RowSharing::kTeams};
 constexpr RowWork kCopyReduceWork{880, 343, RowSharing::kTeams};  // of sums, squares and both extremes
 constexpr RowWork kCopyReduceBackwardWork{538, 604, RowSharing::kTeams};
 constexpr RowWork kMulBackwardWork{163, 272, RowSharing::kTeams};
-constexpr RowWork kDotWork{65, 221, RowSharing::kNone};
+constexpr RowWork kDotWork{76, 163, RowSharing::kNone};
 // The weight of a GAT edge in one head: 100 for 32 of them, less what a short row's window costs in `row`.
 constexpr double kPairWork = 100. / 32;
 // GAT, beside those weights: the forward without a backward, with one, and the backward.

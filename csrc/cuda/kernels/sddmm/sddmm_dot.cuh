@@ -8,6 +8,7 @@
 #include "../core/alignment.h"
 #include "../core/heads.cuh"
 #include "../core/rows.cuh"
+#include "../core/uniform.cuh"
 #include "../plan/device.h"
 #include "../plan/heads.h"
 #include "../plan/units.h"
@@ -48,127 +49,156 @@ struct DotKernelArgs {
   int64_t unit_edges;  // a multiple of 32
 };
 
-// What the lanes of a warp hold about 32 positions.
-struct DotIds {
+// What a lane holds of an edge.
+struct DotEdge {
+  uint32_t row;
   uint32_t other;
-  uint32_t edge;
-
-  // Past the last position, that one again.
-  static __device__ DotIds load(const DotKernelArgs& args, int64_t position) {
-    const int64_t read = position < args.rows.num_edges ? position : args.rows.num_edges - 1;
-    DotIds ids;
-    ids.edge = args.edge_ids.id(read);
-    ids.other = args.other_by_edge ? ids.edge : args.other_ids.id(read);
-    return ids;
-  }
+  uint32_t id;
 };
 
-// Where a lane's vectors of row 0 are, for one tile.
+// What a lane does with the positions of a unit.
 template <class Config>
-struct DotTile {
-  const char* own[Config::kRepeat];
-  const char* other[Config::kRepeat];
-  int count;  // of the vectors that enter dots
+class DotLane {
+  using T = typename Config::Element;
+  using Row = Fragment<T, Config::kVector>;
+  static constexpr int kRepeat = Config::kRepeat;
+  static constexpr int kUnroll = Config::kUnroll;
 
-  __device__ DotTile(const DotKernelArgs& args, const HeadLane& work, int tile) {
-    const HeadVectors<Config::kRepeat> vectors(args.layout, work, tile);
-    count = vectors.count;
-#pragma unroll
-    for (int r = 0; r < Config::kRepeat; ++r) {
-      own[r] = as_computed(static_cast<const char*>(args.own) + vectors.index[r] * Config::kVectorBytes);
-      other[r] = as_computed(static_cast<const char*>(args.other) + vectors.index[r] * Config::kVectorBytes);
-    }
+ public:
+  __device__ DotLane(const DotKernelArgs& args, int slice)
+      : args_(args),
+        lane_(static_cast<int>(threadIdx.x & (kWarpSize - 1))),
+        work_(args.layout, slice, lane_),
+        place_(as_computed(work_.group * kUnroll + (lane_ & (kUnroll - 1)))) {
+    start_tile(0);
   }
-};
 
-// dot[u] += this lane's part of the dots of the edges at places start + u * groups of the warp's 32, for u < kEdges.
-// All loads are issued before the first product.
-template <class Config, int kEdges, bool kSameRow>
-__device__ void add_dots(const DotKernelArgs& args, const DotTile<Config>& tile, uint32_t other, uint32_t row,
-                         int start, float* dot) {
-  using Row = Fragment<typename Config::Element, Config::kVector>;
-  constexpr int kRepeat = Config::kRepeat, kOwn = kSameRow ? 1 : kEdges;
-  const int log2_groups = args.layout.log2_groups();
-  Row own_rows[kOwn][kRepeat], rows[kEdges][kRepeat];
-#pragma unroll
-  for (int u = 0; u < kOwn; ++u) {
-    const uint32_t at = __shfl_sync(kFullMask, row, start + (u << log2_groups));
-#pragma unroll
-    for (int r = 0; r < kRepeat; ++r)
-      own_rows[u][r] = Row::load(tile.own[r] + static_cast<uint64_t>(at) * args.row_bytes);
-  }
-#pragma unroll
-  for (int u = 0; u < kEdges; ++u) {
-    const uint32_t at = __shfl_sync(kFullMask, other, start + (u << log2_groups));
-#pragma unroll
-    for (int r = 0; r < kRepeat; ++r)
-      rows[u][r] = Row::load(tile.other[r] + static_cast<uint64_t>(at) * args.row_bytes);
-  }
-#pragma unroll
-  for (int r = 0; r < kRepeat; ++r) {
-    if (r < tile.count) {  // lanes part here, but no load waits for it
-      float own[Config::kVector];
-#pragma unroll
-      for (int u = 0; u < kEdges; ++u) {
-        if (u < kOwn) own_rows[u < kOwn ? u : 0][r].widen(own);
-        dot[u] = add_dot(own, rows[u][r], dot[u]);
+  // The whole warp takes part, with positions begin ... begin + num_edges - 1.
+  __device__ void walk(int64_t begin, int num_edges) {
+    const int batch = kUnroll << args_.layout.log2_groups();
+    RowsOfEdges rows(args_.rows, begin, lane_);
+    int64_t row_end = 0;    // of the last row, once it is known
+    DotEdge next{0, 0, 0};  // of lanes past the last edge: rows 0, which exist
+    load_ids(next, begin, num_edges);
+    for (int left = num_edges; left > 0; left -= kWarpSize, begin += kWarpSize) {
+      DotEdge edge = next;
+      load_ids(next, begin + kWarpSize, left - kWarpSize);
+      edge.row = static_cast<uint32_t>(rows.last());
+      if (begin + kWarpSize > row_end) {  // not all of one row
+        edge.row = static_cast<uint32_t>(rows.next(begin));
+        row_end = args_.rows.indptr.offset(rows.last() + 1);
+      }
+      const int count = left < kWarpSize ? left : kWarpSize;
+      for (int start = 0; start < count; start += batch) {
+        const int holder = start + place_;
+        const DotEdge own{__shfl_sync(kFullMask, edge.row, holder), __shfl_sync(kFullMask, edge.other, holder),
+                          __shfl_sync(kFullMask, edge.id, holder)};
+        add_batch(own, holder < count);
       }
     }
   }
-}
 
-template <class Config>
-__global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) sddmm_dot_kernel(const DotKernelArgs args) {
-  constexpr int kUnroll = Config::kUnroll;
-  const HeadLayout& layout = args.layout;
-  const int lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  const int64_t warp = static_cast<int64_t>(blockIdx.x) * Config::kWarps + threadIdx.x / kWarpSize;
-  if (warp >= args.num_units * layout.slices) return;  // whole warps
-  const auto slice = static_cast<int>(layout.by_slice ? warp / args.num_units : warp % layout.slices);
-  const int64_t unit = layout.by_slice ? warp % args.num_units : warp / layout.slices;
-  const int64_t begin = unit * args.unit_edges, past = begin + args.unit_edges;
-  const int64_t end = past < args.rows.num_edges ? past : args.rows.num_edges;
-  const HeadLane work(layout, slice, lane);
-  DotTile<Config> tile(args, work, 0);
-  const int batch = kUnroll << layout.log2_groups();
+ private:
+  // Of the lane's position from `first` on, if it is one of `count`.
+  __device__ void load_ids(DotEdge& edge, int64_t first, int count) const {
+    if (lane_ >= count) return;
+    edge.id = args_.edge_ids.id(first + lane_);
+    edge.other = args_.other_by_edge ? edge.id : args_.other_ids.id(first + lane_);
+  }
 
-  DotIds next = DotIds::load(args, begin + lane);
-  RowsOfEdges rows(args.rows, begin, lane);
-  for (int64_t base = begin; base < end; base += kWarpSize) {
-    const DotIds ids = next;
-    next = DotIds::load(args, base + kWarpSize + lane);
-    const auto row = static_cast<uint32_t>(rows.next(base));
-    const float scale = args.row_scale.exists() ? args.row_scale.of(row) : args.factor;
-    const int count = static_cast<int>(end - base < kWarpSize ? end - base : kWarpSize);
-    for (int start = 0; start < count; start += batch) {
-      float dot[kUnroll] = {};
-      const bool same_row = __shfl_sync(kFullMask, row, start) == __shfl_sync(kFullMask, row, start + batch - 1);
-      const int first = start + work.group;
-      for (int t = 0; t < layout.tiles; ++t) {
-        if (layout.tiles > 1) tile = DotTile<Config>(args, work, t);
-        if (same_row) {
-          add_dots<Config, kUnroll, true>(args, tile, ids.other, row, first, dot);
-        } else {
-          // Twice the registers per edge, so half the edges at a time.
+  // Where the lane's vectors of row 0 are, and how many of them enter dots.
+  __device__ void start_tile(int tile) {
+    const HeadVectors<kRepeat> vectors(args_.layout, work_, tile);
+    num_vectors_ = vectors.count;
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            constexpr int kHalf = kUnroll / 2;
-            add_dots<Config, kHalf, false>(args, tile, ids.other, row, first + (half * kHalf << layout.log2_groups()),
-                                           dot + half * kHalf);
-          }
-        }
+    for (int r = 0; r < kRepeat; ++r) {
+      const uint32_t at = vectors.index[r] * static_cast<uint32_t>(Config::kVectorBytes);
+      own_[r] = as_computed(static_cast<const char*>(args_.own) + at);
+      other_[r] = as_computed(static_cast<const char*>(args_.other) + at);
+    }
+  }
+
+  // A group has kUnroll edges of a batch and at least as many lanes. Edge u is known to its lanes whose number ends in
+  // u, and the sum of its dot will be theirs: `edge`, which is one of the batch's if it exists.
+  __device__ void add_batch(const DotEdge& edge, bool exists) {
+    const bool same_row = __all_sync(kFullMask, edge.row == __shfl_sync(kFullMask, edge.row, 0));
+    float dot[kUnroll] = {};
+    int tile = 0;
+    do {
+      if (args_.layout.tiles > 1) start_tile(tile);
+      if (same_row) {
+        add_dots<0, kUnroll, true>(edge, dot);
+      } else {  // twice the registers per edge, so half the edges at a time
+        add_dots<0, kUnroll / 2, false>(edge, dot);
+        add_dots<kUnroll / 2, kUnroll / 2, false>(edge, dot);
       }
-      sum_over_head(dot, layout.log2_lanes, lane);
-      for_each_owned<kUnroll>(layout, work, [&](int i, int place, bool writes) {
-        const uint32_t edge = __shfl_sync(kFullMask, ids.edge, start + place);
-        const float times = __shfl_sync(kFullMask, scale, start + place);
-        if (writes && start + place < count) {
-          const uint64_t at = static_cast<uint64_t>(edge) * static_cast<uint32_t>(layout.heads) + work.head;
-          store_result<typename Config::Element>(args.out, args.out_is_float, at, dot[i] * times);
-        }
+    } while (++tile < args_.layout.tiles);
+    sum_over_head(dot, args_.layout.log2_lanes, lane_);
+    const float factor = args_.row_scale.exists() ? args_.row_scale.of(edge.row) : args_.factor;
+    if (args_.layout.log2_lanes >= log2_ceil(kUnroll)) {
+      store(edge.id, dot[0] * factor, exists && work_.own < kUnroll);
+    } else {  // several edges a lane
+      for_each_owned_value<kUnroll>(args_.layout, work_, [&](int i, int u, bool writes) {
+        const float times = __shfl_sync(kFullMask, factor, u, kUnroll);
+        const bool has = __shfl_sync(kFullMask, static_cast<int>(exists), u, kUnroll) != 0;
+        store(__shfl_sync(kFullMask, edge.id, u, kUnroll), dot[i] * times, has && writes);
       });
     }
   }
+  __device__ void store(uint32_t id, float value, bool writes) const {
+    if (!writes || !work_.exists(args_.layout)) return;
+    const uint64_t at = wide_product(id, static_cast<uint32_t>(args_.layout.heads)) + static_cast<uint32_t>(work_.head);
+    store_result<T>(args_.out, args_.out_is_float, at, value);
+  }
+
+  // dot[u] += this lane's part of the dot of edge u of its group, for kEdges of them from kFirst on. All loads are
+  // issued before the first product.
+  template <int kFirst, int kEdges, bool kSameRow>
+  __device__ void add_dots(const DotEdge& edge, float (&dot)[kUnroll]) const {
+    constexpr int kOwn = kSameRow ? 1 : kEdges;
+    Row own_rows[kOwn][kRepeat], rows[kEdges][kRepeat];
+#pragma unroll
+    for (int u = 0; u < kOwn; ++u) load_row(own_rows[u], own_, edge.row, kFirst + u);
+#pragma unroll
+    for (int u = 0; u < kEdges; ++u) load_row(rows[u], other_, edge.other, kFirst + u);
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+      if (r < num_vectors_) {  // lanes part here, but no load waits for it
+        float own[Config::kVector];
+#pragma unroll
+        for (int u = 0; u < kEdges; ++u) {
+          if (u < kOwn) own_rows[u < kOwn ? u : 0][r].widen(own);
+          dot[kFirst + u] = add_dot(own, rows[u][r], dot[kFirst + u]);
+        }
+      }
+    }
+  }
+  // Of edge u of the lane's group.
+  __device__ void load_row(Row (&row)[kRepeat], const char* const (&first)[kRepeat], uint32_t node, int u) const {
+    const uint32_t at = __shfl_sync(kFullMask, node, u, kUnroll);
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) row[r] = Row::load(first[r] + wide_product(at, args_.row_bytes));
+  }
+
+  const DotKernelArgs& args_;
+  const int lane_;
+  const HeadLane work_;
+  const int place_;  // in a batch, of the edge that the lane knows
+  int num_vectors_;
+  const char* own_[kRepeat];
+  const char* other_[kRepeat];
+};
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) sddmm_dot_kernel(const DotKernelArgs args) {
+  const HeadLayout& layout = args.layout;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * Config::kWarps + uniform(threadIdx.x / kWarpSize);
+  if (warp >= args.num_units * layout.slices) return;  // whole warps
+  const auto slice = static_cast<int>(layout.by_slice ? warp / args.num_units : warp % layout.slices);
+  const int64_t unit = layout.by_slice ? warp % args.num_units : warp / layout.slices;
+  const int64_t begin = unit * args.unit_edges, rest = args.rows.num_edges - begin;
+  const int num_edges = as_computed(static_cast<int>(rest < args.unit_edges ? rest : args.unit_edges));
+  DotLane<Config>(args, slice).walk(begin, num_edges);
 }
 
 template <class Config>
