@@ -159,15 +159,23 @@ bool weighted_backward(const Device* device, int64_t num_src, int64_t num_dst, i
 
 double expected(const Times* times) { return times->expected(); }
 
-// What the forward of dot attention takes: keys and values together, dots, values.
+// What dot attention takes. Forward: keys and values together, dots, values. Backward: to destinations and to sources
+// together; dots, both softmaxes, a sum to destinations, one to sources.
 bool dot_phases(const Device* device, int64_t num_dst, int64_t num_src, int64_t num_edges, int64_t heads, int64_t dim,
-                Times* out) {
+                bool backward, Times* out) {
   const DotAttentionProblem problem{num_dst, num_src, num_edges, heads, dim, 2, 4};
   const DotPhasesPlanner planner(*device, problem);
+  if (backward) {
+    const Times times[] = {
+        planner.together_to_destinations(), planner.together_to_sources(), planner.dots(), planner.softmaxes(),
+        planner.sum_to_destinations(),      planner.sum_to_sources()};
+    std::copy(std::begin(times), std::end(times), out);
+    return planner.backward_takes_phases();
+  }
   out[0] = planner.together();
   out[1] = planner.dots();
   out[2] = planner.values();
-  return planner.takes_two();
+  return planner.takes_phases();
 }
 
 // Columns of a slice if elements are added; seconds of additions in the widest slice (0: there is none) and of a

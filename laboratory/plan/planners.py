@@ -210,10 +210,10 @@ class Planners:
         sizes = (nodes, nodes, edges, row_bytes, weight_bytes, id_bytes, in_order)
         return self._call("weighted_backward", self.device(device), *sizes, times, result=c_bool), list(times)
 
-    def dot_phases(self, device, nodes, edges, heads, dim):
-        """Whether the forward of dot attention has two phases, in fp16, and the times of one, of dots and of values."""
-        times = (Times * 3)()
-        sizes = (nodes, nodes, edges, heads, dim)
+    def dot_phases(self, device, nodes, edges, heads, dim, backward=False):
+        """Whether dot attention has phases, in fp16, and the times of planners.cpp."""
+        times = (Times * (6 if backward else 3))()
+        sizes = (nodes, nodes, edges, heads, dim, backward)
         return self._call("dot_phases", self.device(device), *sizes, times, result=c_bool), list(times)
 
     def winners(self, device, nodes, edges, dim, gathered_bytes, streamed_bytes, extremes=1, searches=False):

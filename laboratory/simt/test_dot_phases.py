@@ -1,4 +1,4 @@
-"""The forward of dot attention in two phases: the dots, and GAT's attention with them as logits of edges."""
+"""Dot attention in phases of one gathered matrix each: by the kernels of other operators."""
 
 from functools import partial
 
@@ -66,6 +66,38 @@ def test_both_give_the_same(phases, dtype):
         assert ((one - two).abs().max() / scale) < (2e-6 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("heads,dim", [(1, 128), (4, 32), (3, 12)])
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+def test_the_backward(phases, dtype, heads, dim):
+    """Of graphs whose in-edges have their ids in order, and without dropout."""
+    phases(2)
+    g = graph_of(DEGREES, 37, torch.int32, identity=True)
+    operands = DOT.operands(g, heads, dim, dtype)
+    check(DOT, g, operands, terms=1000)
+
+    def backward(graph, **how):
+        leaves = [x.clone().requires_grad_() for x in operands]
+        with fixed_seed():
+            out = DOT.call(graph, *leaves, **how)
+        return kernels_of(lambda: torch.autograd.grad(out, leaves, torch.ones_like(out)))
+
+    gradients, kernels = backward(g)
+    assert [name for name in kernels if name in ("sddmm_dot_kernel", "spmm_sum_kernel")] == [
+        *["sddmm_dot_kernel"] * 2,
+        *["spmm_sum_kernel"] * 3,
+    ]
+    assert sum(name.startswith("softmax") for name in kernels) >= 2
+    assert not any(name.startswith("pair_attention") for name in kernels)
+    for other, how in ((g, {"dropout_p": 0.3}), (graph_of(DEGREES, 37, torch.int32), {})):
+        assert "sddmm_dot_kernel" not in backward(other, **how)[1]
+    phases(1)
+    in_one, kernels = backward(g)
+    assert "sddmm_dot_kernel" not in kernels
+    for one, several in zip(in_one, gradients, strict=True):
+        scale = one.abs().max()
+        assert ((one - several).abs().max() / scale) < (2e-6 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps)
+
+
 def test_calls_that_keep_one_phase(phases):
     phases(2)
     g = graph_of(DEGREES, 37, torch.int32)  # edge ids are not in order
@@ -91,6 +123,11 @@ def test_two_phases_where_the_model_says_so(monkeypatch):
     operands = DOT.operands(g, 1, 64, torch.float16)
     _, kernels = kernels_of(lambda: DOT.call(g, *operands))
     assert kernels[:2] == ["sddmm_dot_kernel", "gat_attention_kernel"]
+    trained = graph_of([3] * 15_000, 64, torch.int32, identity=True)
+    leaves = [x.clone().requires_grad_() for x in operands]
+    out = DOT.call(trained, *leaves)
+    _, kernels = kernels_of(lambda: torch.autograd.grad(out.sum(), leaves))
+    assert kernels.count("sddmm_dot_kernel") == 2
     few = graph_of([3] * 15, 64, torch.int32)
     _, kernels = kernels_of(lambda: DOT.call(few, operands[0][:15], *operands[1:]))
     assert kernels[0] == "pair_attention_kernel"

@@ -14,7 +14,7 @@
 #include "../../plan/tensor_cores.h"
 #include "../gat/head_logits.h"
 #include "dispatch.h"
-#include "two_phases.h"
+#include "phases.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -359,14 +359,14 @@ bool has_edge_terms(const EdgeTerms& terms, DType type, int64_t dim) {
 }
 
 size_t pair_attention_workspace(const PairAttentionArgs& call) {
-  if (takes_two_phases(call)) return dot_attention_in_two_phases_workspace(call);
+  if (takes_phases(call)) return dot_attention_in_phases_workspace(call);
   Workspace workspace(nullptr);
   if (const auto shape = shape_of(call)) Forward(call, *shape, workspace);
   return workspace.bytes();
 }
 
 cudaError_t pair_attention(const PairAttentionArgs& call, const Launch& launch) {
-  if (takes_two_phases(call)) return dot_attention_in_two_phases(call, launch);
+  if (takes_phases(call)) return dot_attention_in_phases(call, launch);
   const auto shape = shape_of(call);
   if (!shape) return cudaErrorInvalidValue;
   Workspace workspace(launch.workspace);
@@ -377,12 +377,14 @@ cudaError_t pair_attention(const PairAttentionArgs& call, const Launch& launch) 
 }
 
 size_t pair_attention_backward_workspace(const PairAttentionArgs& call) {
+  if (backward_takes_phases(call)) return dot_attention_backward_in_phases_workspace(call);
   Workspace workspace(nullptr);
   if (const auto shape = shape_of(call)) Backward(call, *shape, workspace);
   return workspace.bytes();
 }
 
 cudaError_t pair_attention_backward(const PairAttentionArgs& call, const Launch& launch) {
+  if (backward_takes_phases(call)) return dot_attention_backward_in_phases(call, launch);
   const auto shape = shape_of(call);
   if (!shape) return cudaErrorInvalidValue;
   Workspace workspace(launch.workspace);
