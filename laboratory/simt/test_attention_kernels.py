@@ -135,6 +135,14 @@ def test_records_of_edges(dtype, heads, dim, idtype):
     assert torch.equal(recorded[1], gathered[1])  # destinations sum up the same terms in the same order
 
 
+@pytest.mark.parametrize("heads,dim", RECORDED)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_records_of_rows_with_and_without_a_ring(dtype, heads, dim):
+    """Sources of at least 64 edges read rows and records by copies, others by loads."""
+    g = graph_of([63, 64, 0, 65, 1, 71, 96, 9, 127, 128, 129, 190], 41, torch.int32).reverse()
+    check(GATV2, g, GATV2.operands(g, heads, dim, dtype), dropout_p=0.3, terms=2000)
+
+
 @pytest.mark.parametrize("missing", ["copies", "warp_barriers"])
 @pytest.mark.parametrize("seed", range(3))
 def test_records_are_waited_for(missing, seed):

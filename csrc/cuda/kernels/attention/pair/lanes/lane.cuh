@@ -29,6 +29,8 @@ class PairLane {
   static constexpr int kRepeat = Config::kRepeat;
   static constexpr int kUnroll = Config::kUnroll;
   static constexpr bool kForward = Config::kForward;
+  // Edges of a piece from which it walks a ring: what fills and empties it takes 150 to 300 instructions. A guess.
+  static constexpr uint32_t kRingEdges = 64;
 
  public:
   // Of a block, in arrays of one element per thread.
@@ -58,19 +60,24 @@ class PairLane {
     weights_.start_row(piece);
     if constexpr (Config::kTiled) {
       const int tiles = args().layout.tiles;
-      for (int tile = 0; tile < tiles; ++tile) walk<PairStep::kDots>(piece, tile);
+      for (int tile = 0; tile < tiles; ++tile) {
+        start_tile(piece, tile);
+        walk<PairStep::kDots>(piece);
+      }
       __syncwarp();  // those who share a head read what one of them wrote
       weights_.end_dots();
       for (int tile = 0; tile < tiles; ++tile) {
-        walk<PairStep::kSums>(piece, tile);
+        start_tile(piece, tile);
+        walk<PairStep::kSums>(piece);
         finish(piece, tile);
       }
       __syncwarp();
     } else {
-      if constexpr (Config::kHasRing) {
+      start_tile(piece, 0);
+      if (!Config::kHasRing || piece.num_edges() < kRingEdges) {
+        walk<PairStep::kAll>(piece);
+      } else if constexpr (Config::kHasRing) {
         walk_ring(piece);
-      } else {
-        walk<PairStep::kAll>(piece, 0);
       }
       finish(piece, 0);
     }
@@ -85,8 +92,7 @@ class PairLane {
   // ---- Edges.
 
   template <PairStep kStep>
-  __device__ void walk(const Piece& piece, int tile) {
-    start_tile(piece, tile);
+  __device__ void walk(const Piece& piece) {
     const int log2_group = frame_.log2_groups(), groups = 1 << log2_group;
     if (!piece.is_empty() && ids_begin_ != piece.begin) load_ids(piece.begin);
     for (uint32_t begin = piece.begin; begin < piece.end; begin += kWarpSize) {
@@ -153,7 +159,6 @@ class PairLane {
 
   // With a ring. A chunk has whole batches: at most eight groups.
   __device__ void walk_ring(const Piece& piece) {
-    start_tile(piece, 0);
     const int step = ring_.step(), ahead = kPairStages * step;
     int left = static_cast<int>(piece.end - piece.begin);  // from the next batch to be used on
     if (left > 0 && ids_begin_ != piece.begin) load_ids(piece.begin);
