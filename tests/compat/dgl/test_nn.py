@@ -338,6 +338,21 @@ def test_half_parameters(name, dtype):
     assert out.dtype == dtype and (out.float() - expected).norm() <= 0.03 * expected.norm()
 
 
+@pytest.mark.parametrize("is_cast", [False, True], ids=["autocast", "bf16 parameters"])
+def test_gradient_of_bases_is_summed_over_edges_in_fp32(is_cast):
+    graph = dgl.graph(random_edges(NUM_NODES, NUM_NODES, 20_000), num_nodes=NUM_NODES)
+    module, x = seeded(lambda: ours.RelGraphConv(F, 5, 2, "basis", 2)), randn(NUM_NODES, F).abs()
+
+    def gradient(module, x):
+        out = module(graph, x, types(graph.num_edges(), 2)).float()
+        return torch.autograd.grad(out.mean(0).sum(), module.linear_r.coeff)[0].double()
+
+    expected = gradient(module, x)
+    with torch.autocast("cpu", torch.bfloat16, enabled=not is_cast):
+        found = gradient(module.bfloat16(), x.bfloat16()) if is_cast else gradient(module, x)
+    assert (found - expected).norm() <= 0.02 * expected.norm()
+
+
 class _Cast:
     """A module whose arguments are cast."""
 

@@ -111,7 +111,9 @@ class RelGraphConv(nn.Module):
 
     def _by_bases(self, g: Graph, x: Tensor, etypes: Tensor, norm: Tensor | None) -> Tensor:
         """The same with a row for each basis and destination, which are fewer than edges: sources weighted by coefficients."""
-        weight = self.linear_r.coeff.to(x.dtype)[_checked(etypes, self.linear_r.num_types)]
+        types, coeff = _checked(etypes, self.linear_r.num_types), self.linear_r.coeff
+        # A type's gradient is a sum over its edges, which PyTorch computes in the dtype that is indexed.
+        weight = coeff.to(torch.promote_types(coeff.dtype, torch.float32))[types].to(x.dtype)
         weight = weight if norm is None else weight * norm.to(x.dtype)
         rows = ops.u_mul_e_sum(g, x.unsqueeze(1), weight.unsqueeze(-1))
         return linear(rows.flatten(1), self.linear_r.W.flatten(0, 1).t(), None)
