@@ -18,6 +18,7 @@ import halfgnn
 from . import (
     baselines,
     code_sums,
+    compat,
     edge_layer,
     edge_network,
     facts,
@@ -124,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     sampling.add_options(commands.add_parser("sampling", help="neighbour sampling beside DGL's"))
     features.add_options(commands.add_parser("features", help="gathers of features in 8 bits beside fp16's"))
     code_sums.add_options(commands.add_parser("code-sums", help="sums of features in 8 bits beside bf16's"))
+    compat.add_options(commands.add_parser("compat", help="halfgnn.compat beside torch_scatter, torch_sparse and dgl"))
     serving.add_options(
         commands.add_parser("serving", help="inference beside torch_geometric, eager and ahead of time")
     )
@@ -257,6 +259,7 @@ _COMMANDS = {
     "sampling": sampling.run,
     "features": features.run,
     "code-sums": code_sums.run,
+    "compat": compat.run,
     "serving": serving.run,
     "plot": _plot,
     "table": _table,

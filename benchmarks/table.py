@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from . import code_sums, facts, features, records, sampling, serving, table_cpu, table_cuda, table_pages
+from . import code_sums, compat, facts, features, records, sampling, serving, table_cpu, table_cuda, table_pages
 from . import rows as row_files
 from .cells import by_machine, machine, wrapped
 from .programs import records as programs
@@ -91,6 +91,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "sampling": (sampling.KEPT, lambda path: sampling.render(records.read(path, sampling.SamplingRow))),
     "features": (features.KEPT, lambda path: features.render(records.read(path, features.FeatureRow))),
     "code_sums": (code_sums.KEPT, lambda path: code_sums.render(records.read(path, code_sums.CodeSumRow))),
+    "compat_rows": (compat.KEPT, lambda path: compat.render_rows(records.read(path, compat.CompatRow))),
+    "compat_graphs": (compat.KEPT, lambda path: compat.render_graphs(records.read(path, compat.CompatRow))),
     "serving": (serving.KEPT, lambda path: serving.render(records.read(path, serving.ServingRow))),
     "graphs": (facts.KEPT, lambda path: facts.render(facts.read(path))),
 }

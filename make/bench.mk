@@ -40,5 +40,6 @@ bench-rest:
 	$(BENCHMARK) edges --out $(BENCH)
 	$(BENCHMARK) attention --baselines dgl --out $(BENCH)
 	$(BENCHMARK) overhead --out $(BENCH)
+	$(BENCHMARK) compat --out $(BENCH)
 	$(BENCHMARK) train --graphs arxiv-size --heads 1 --hidden 64 --budget 3 --out $(BENCH)
 	$(BENCHMARK) train --graphs reddit-tenth --models GAT --heads 1 --dtype bf16 fp32 --budget 8 --out $(BENCH)
