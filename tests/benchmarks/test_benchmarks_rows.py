@@ -380,6 +380,7 @@ def test_no_rows_make_no_table():
     [
         "README.md",
         "docs/benchmarks.md",
+        "docs/compat.md",
         "docs/eight_bits.md",
         "docs/minibatches.md",
         "docs/reorder.md",
