@@ -303,6 +303,7 @@ def on_simulator(module: str, arguments: list[str]) -> int:
     build.build()
     environment = {**build.environment(), "PYTHONPATH": str(disassembly.ROOT)}
     environment["ASAN_OPTIONS"] += FILLED
+    environment["HALFGNN_DOT_PHASES"] = "1"  # the kernels of dot attention, and not those of other operators
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, env=environment, check=False, cwd=os.getcwd()).returncode
 

@@ -68,7 +68,7 @@ def test_memory_of_which_cuda_says_nothing_is_slow_without_hbm(planners, memory_
     assert found((9, 0)).memory == planners.default_device().memory  # some GPU with HBM
     assert found((12, 1), 256, 4.266e9).memory == pytest.approx(0.9 * 0.273e12, rel=1e-3)
     # Most reads of 512 bytes miss in the cache. With an H100's rate of memory, rows are left whole.
-    graph = (200_000, 2_000_000)
+    graph = (1_000_000, 5_000_000)
     gb10, hasty = found((12, 1)), found((12, 1))
     hasty.memory = planners.default_device().memory
     assert planners.lanes(gb10, *graph, 512).slices > planners.lanes(hasty, *graph, 512).slices == 1

@@ -123,8 +123,8 @@ def test_two_phases_where_the_model_says_so(monkeypatch):
     operands = DOT.operands(g, 1, 64, torch.float16)
     _, kernels = kernels_of(lambda: DOT.call(g, *operands))
     assert kernels[:2] == ["sddmm_dot_kernel", "gat_attention_kernel"]
-    trained = graph_of([3] * 15_000, 64, torch.int32, identity=True)
-    leaves = [x.clone().requires_grad_() for x in operands]
+    trained = graph_of([2] * 20_000, 20_000, torch.int32, identity=True)
+    leaves = [x.requires_grad_() for x in DOT.operands(trained, 1, 16, torch.float16)]
     out = DOT.call(trained, *leaves)
     _, kernels = kernels_of(lambda: torch.autograd.grad(out.sum(), leaves))
     assert kernels.count("sddmm_dot_kernel") == 2

@@ -27,8 +27,8 @@ struct RowWork {
 constexpr double kBatchAccesses = 4;
 constexpr int64_t kAccessBytes = 16;
 
-constexpr RowWork kSumWork{126, 111, RowSharing::kTeams};  // without weights
-constexpr RowWork kWeightedSumWork{136, 132, RowSharing::kTeams};
+constexpr RowWork kSumWork{76, 110, RowSharing::kTeams};  // without weights
+constexpr RowWork kWeightedSumWork{84, 128, RowSharing::kTeams};
 constexpr RowWork kEdgeSumWork{125, 242, RowSharing::kTeams};  // of relu_add, which takes most; so its gradients
 constexpr RowWork kEdgeSumBackwardWork{127, 376, RowSharing::kTeams};
 // Without normalization: forward, to destinations, to sources.
@@ -37,15 +37,15 @@ constexpr RowWork kGatedSumWork[] = {
 // The same with values of edges.
 constexpr RowWork kGatedValuesWork[] = {
     {200, 654, RowSharing::kTeams}, {183, 926, RowSharing::kTeams}, {225, 863, RowSharing::kTeams}};
-constexpr RowWork kExtremumWork{258, 136, RowSharing::kTeams};
+constexpr RowWork kExtremumWork{213, 135, RowSharing::kTeams};
 constexpr RowWork kCopyReduceWork{880, 343, RowSharing::kTeams};  // of sums, squares and both extremes
 constexpr RowWork kCopyReduceBackwardWork{538, 604, RowSharing::kTeams};
-constexpr RowWork kMulBackwardWork{163, 272, RowSharing::kTeams};
-constexpr RowWork kDotWork{76, 163, RowSharing::kNone};
+constexpr RowWork kMulBackwardWork{189, 250, RowSharing::kTeams};
+constexpr RowWork kDotWork{80, 168, RowSharing::kNone};
 // The weight of a GAT edge in one head: 100 for 32 of them, less what a short row's window costs in `row`.
 constexpr double kPairWork = 100. / 32;
 // GAT, beside those weights: the forward without a backward, with one, and the backward.
-constexpr RowWork kGatWork{191, 113, RowSharing::kGroups}, kGatTrainingWork{314, 148, RowSharing::kGroups},
+constexpr RowWork kGatWork{246, 113, RowSharing::kGroups}, kGatTrainingWork{314, 148, RowSharing::kGroups},
     kGatBackwardWork{276, 143, RowSharing::kGroups};
 // Forward, to destinations, to sources.
 constexpr RowWork kDotAttentionWork[] = {{368, 130}, {392, 162}, {345, 211}};
