@@ -181,7 +181,7 @@ def test_a_program_without_torch_geometrics_functions_gains_them(tmp_path):
 
         halfgnn.pyg.patch()
         index, src = torch.randint(0, 500, (20_000,)), torch.randn(20_000, 32, requires_grad=True)
-        for _ in range(3):
+        for _ in range(10):  # an unsorted index that is new may not come again
             out = torch.zeros(500, 32).index_add_(0, index, src.relu())
             out.sum().backward()
         assert halfgnn.pyg.stats()["routed"]["index_add"] >= 2, halfgnn.pyg.stats()
