@@ -179,11 +179,11 @@ def gcn_norm(original: Original) -> Original:
         if type(edge_index) is not ordinary or not (edge_weight is None or type(edge_weight) is ordinary):
             return original(edge_index, edge_weight, *options)
         topology = of_tensor(edge_index)
-        if (
-            topology is None or edge_weight is not None or not (topology.graphs or topology.derived)
-        ):  # hardly used before
-            made = of_few(edge_index, edge_weight, *options) if topology is None else None
+        if topology is None:
+            made = of_few(edge_index, edge_weight, *options)
             return original(edge_index, edge_weight, *options) if made is None else made
+        if edge_weight is not None or not (topology.graphs or topology.derived):  # hardly used before
+            return original(edge_index, edge_weight, *options)
         key = "gcn_norm", num_nodes, bool(improved), bool(add_self_loops), flow, dtype or default()
         return route(original, topology, edge_index, options, key)
 
@@ -193,7 +193,7 @@ def gcn_norm(original: Original) -> Original:
 def _gcn_norm_of_few(
     edge_index: Tensor, weight: Tensor | None, num_nodes: Any, improved: bool, with_loops: bool, flow: str, dtype: Any
 ) -> tuple[Tensor, Tensor] | None:
-    """What PyG's gcn_norm makes of a few edges, by the same sums and products in half the time; None if it is PyG's, or is kept.
+    """PyG's gcn_norm of a few edges, by the same sums and products with fewer operators. None: the call falls back, or is cached.
 
     Edges are selected only if there are self-loops among them.
     """
