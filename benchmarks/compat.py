@@ -209,9 +209,9 @@ def render_rows(found: Sequence[CompatRow]) -> str:
 def _of_graphs(of: Found) -> Iterator[str]:
     direction = next(iter(of))[0]
     for dtype in ("fp32", "bf16"):
-        theirs, ours = (of.get((direction, dtype, backend)) for backend in ("dgl", HALFGNN))
-        yield from (_cell(theirs), _cell(ours))
-        yield faster(ours.ms if ours else None, theirs.ms if theirs else None)
+        upstream, halfgnn = (of.get((direction, dtype, backend)) for backend in ("dgl", HALFGNN))
+        yield from (_cell(upstream), _cell(halfgnn))
+        yield faster(halfgnn.ms if halfgnn else None, upstream.ms if upstream else None)
 
 
 def render_graphs(found: Sequence[CompatRow]) -> str:

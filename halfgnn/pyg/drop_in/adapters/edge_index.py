@@ -77,7 +77,7 @@ def self_loops(original: Original) -> Original:
 
 
 def _self_loops_of_few(original: Original, edge_index: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """PyG's, of which nothing is kept. Rows of edges are selected only if there are self-loops among them."""
+    """PyG's, and nothing is cached. Edges are selected only if there are self-loops among them."""
     name, edge_attr = original.__name__, kwargs.get("edge_attr", args[0] if args else None)
     if (
         name == "add_self_loops"
