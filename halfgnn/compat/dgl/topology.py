@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...adjacency import Adjacency
 from ...common.caching import Cached, cacheable, may_cache, ordinary, ordinary_tensors, read_cached
+from ...common.ids import INT32_MAX
 from ...graph import Graph
 from ...heterograph import EdgeType, HeteroGraph
 from .base import DGLError, check_ids
@@ -37,6 +39,7 @@ class Relation:
         self._edges: Edges | Cached[Edges] | None = None if edges is None else (ordinary(edges[0]), ordinary(edges[1]))
         self._graph: Graph | Cached[Graph] | None = graph
         self._pairs: tuple[Tensor, Tensor] | Cached | None = None
+        self._by_source: Adjacency | Cached[Adjacency] | None = None
         if edges is not None:
             self.num_edges, self.idtype, self.device = edges[0].shape[0], edges[0].dtype, edges[0].device
         elif graph is not None:
@@ -96,16 +99,26 @@ class Relation:
         if graph is not None:
             return read_cached(graph)
         src, dst = self.edges()
-        # Programs may have modified the ids in place since. On a GPU the check would wait.
-        check = self.device.type == "cpu" and not torch.compiler.is_compiling()
-        try:
-            made = Graph.from_edges(src, dst, num_src=self.num_src, num_dst=self.num_dst, check=check)
-        except (ValueError, TypeError) as error:
-            raise DGLError(str(error)) from error
+        made = _graph_of(src, dst, self.num_src, self.num_dst)
         if may_cache(self.device):
             self._graph = cacheable(made, made.csc())
             self.created.add("csc")
         return made
+
+    def by_source(self) -> Adjacency:
+        """The out-edges of each source by rising id, in int32 if that holds them; made once.
+
+        Rows of the Graph's csr are by destination if csc was first.
+        """
+        if self._by_source is None:
+            src, dst = self.edges()
+            if max(self.num_src, self.num_dst, self.num_edges) <= INT32_MAX:
+                src, dst = src.int(), dst.int()  # queries move many of them through the caches
+            made = _graph_of(dst, src, self.num_dst, self.num_src).csc()
+            if not may_cache(self.device):
+                return made
+            self._by_source = cacheable(made, made)
+        return read_cached(self._by_source)
 
     def create(self, form: str) -> None:
         """Make a format now."""
@@ -183,6 +196,15 @@ class Relation:
 
     def __setstate__(self, state: tuple) -> None:
         self.__init__(*state)  # type: ignore[misc]
+
+
+def _graph_of(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> Graph:
+    # Programs may have modified the ids in place since. On a GPU the check would wait.
+    check = src.is_cpu and not torch.compiler.is_compiling()
+    try:
+        return Graph.from_edges(src, dst, num_src=num_src, num_dst=num_dst, check=check)
+    except (ValueError, TypeError) as error:
+        raise DGLError(str(error)) from error
 
 
 class MetaGraph:

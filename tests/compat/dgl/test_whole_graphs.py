@@ -83,6 +83,46 @@ def test_of_several_types(name):
     assert_same(*(OF_SEVERAL_TYPES[name](package, typed(package)) for package in (real, ours)))
 
 
+@pytest.mark.parametrize("idtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("relabel", [True, False], ids=["new ids", "ids kept"])
+def test_node_subgraph_of_many_edges(idtype, relabel):
+    """Edges are by source, then by id, also of a graph whose in-edges were asked for first. Many of them are parallel."""
+    nodes = torch.randperm(50, generator=torch.Generator().manual_seed(1))[:20].to(idtype)
+
+    def made(package, first):
+        graph = multigraph(package, 50, 2000, idtype)
+        first(graph)
+        return package.node_subgraph(graph, nodes, relabel_nodes=relabel)
+
+    for first in (lambda g: None, lambda g: g.in_edges([3]), lambda g: (g.in_edges([3]), g.out_edges([3]))):
+        assert_same(*pair(lambda package, first=first: made(package, first)))
+    part, whole = made(ours, lambda g: None), multigraph(ours, 50, 2000, idtype)
+    src, dst = (ends[part.edata[ours.EID].long()] for ends in whole.edges())
+    names = part.ndata[ours.NID] if relabel else torch.arange(50, dtype=idtype)
+    assert_same((src, dst), tuple(names[ends.long()] for ends in part.edges()))
+    assert part.num_edges() == int(
+        torch.isin(whole.edges()[0], nodes).logical_and(torch.isin(whole.edges()[1], nodes)).sum()
+    )
+
+
+@pytest.mark.parametrize("idtype", [torch.int32, torch.int64], ids=str)
+def test_node_subgraph_without_edges_or_nodes(idtype):
+    for num_nodes, num_edges, nodes in ((4, 0, [2, 1]), (4, 9, [3, 0]), (4, 9, [])):
+        chosen = torch.tensor(nodes, dtype=idtype)
+        parts = pair(lambda p, n=num_nodes, e=num_edges, c=chosen: p.node_subgraph(multigraph(p, n, e, idtype), c))
+        assert_same(*parts)
+        assert parts[1].num_nodes() == len(nodes) and parts[1].idtype == idtype
+
+
+def test_out_edges_by_node_then_by_id():
+    graphs = pair(lambda package: multigraph(package, 20, 300))
+    for graph in graphs:
+        graph.in_degrees()  # the in-edges are made first
+    for form in ("all", "uv", "eid"):
+        assert_same(*(graph.out_edges([5, 0, 7], form) for graph in graphs))
+    assert graphs[1].out_edges([5, 0, 7])[0].dtype is torch.int64
+
+
 def batches(package):
     """Graphs of different sizes, one of them without edges, as one."""
     return package.batch([multigraph(package, n, e, torch.int32, n) for n, e in ((4, 9), (2, 0), (7, 5))])
