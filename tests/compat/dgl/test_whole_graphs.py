@@ -123,6 +123,22 @@ def test_out_edges_by_node_then_by_id():
     assert graphs[1].out_edges([5, 0, 7])[0].dtype is torch.int64
 
 
+def test_batches_of_types_whose_ends_differ():
+    def made(package, idtype):
+        small, large = typed(package, 1), typed(package, 2)
+        one = package.node_subgraph(small, {"user": torch.tensor([1])}, store_ids=False)
+        return package.batch([g.int() if idtype is torch.int32 else g.long() for g in (small, one, large)])
+
+    for idtype in (torch.int32, torch.int64):
+        batches = pair(lambda package, idtype=idtype: made(package, idtype))
+        assert_same(*batches)
+        assert_same(*(package.unbatch(whole) for package, whole in zip((real, ours), batches)))
+        for ntype in ("item", "tag", "user"):
+            assert_same(*(whole.batch_num_nodes(ntype).long() for whole in batches))
+        assert batches[1].batch_num_edges("of").dtype is idtype
+        assert_same(*(package.batch([whole, whole]) for package, whole in zip((real, ours), batches)))
+
+
 def batches(package):
     """Graphs of different sizes, one of them without edges, as one."""
     return package.batch([multigraph(package, n, e, torch.int32, n) for n, e in ((4, 9), (2, 0), (7, 5))])
