@@ -98,21 +98,26 @@ def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor
 @in_python
 def _segment(src: Tensor, indptr: Tensor, out: Tensor | None, reduce: str) -> Tensor:
     segments = _Segments(src, indptr)
-    if segments.offsets is not None:
-        result = segments.checked(over_offsets, segments.offsets, src, segments.dim, reduce)
-    elif segments.graph is not None:
+    result = None
+    if segments.graph is not None:
         result = over_rows(segments.graph, src, segments.dim, reduce, src.dtype)
-    else:
+    elif segments.offsets is not None:
+        result = segments.if_covered(over_offsets, segments.offsets, src, segments.dim, reduce)
+    if result is None:
         result = segments.without_rest(total(src, segments.ids(), segments.dim, segments.count + 1, reduce))
-    return copied_to(out, result)
+    return result if out is None else copied_to(out, result)
 
 
 @in_python
 def _segment_extreme(src: Tensor, indptr: Tensor, out: Tensor | None, reduce: str) -> tuple[Tensor, Tensor]:
     segments = _Segments(src, indptr)
-    groups = segments.offsets if segments.graph is None else segments.graph
-    if groups is not None:
-        value, arg = segments.checked(winners_over_rows, groups, src, segments.dim, reduce)
+    pair = None
+    if segments.graph is not None:
+        pair = winners_over_rows(segments.graph, src, segments.dim, reduce)
+    elif segments.offsets is not None:
+        pair = segments.if_covered(winners_over_rows, segments.offsets, src, segments.dim, reduce)
+    if pair is not None:
+        value, arg = pair
         value = with_gradient(src, value, arg, segments.dim)
     else:
         pair = extreme(src, segments.ids(), segments.dim, segments.count + 1, reduce)
@@ -163,8 +168,9 @@ def _check_offsets(indptr: Tensor, length: int) -> None:
 class _Segments:
     """Segments of src along the last dimension of indptr.
 
-    If they are alike in all leading dimensions, cover src, and halfgnn's operators take src, they are `offsets` (S + 1,) or, of
-    more values, a `graph`, which is kept. Otherwise they are groups by ids(), and one more has the positions outside of all.
+    If they are alike in all leading dimensions and halfgnn's operators take src, they are `offsets` (S + 1,) or, if they cover
+    src and it has more values, a `graph`, which is kept. Otherwise, and for offsets that do not cover src, they are groups by
+    ids(), and one more has the positions outside of all.
     """
 
     offsets: Tensor | None = None
@@ -180,16 +186,21 @@ class _Segments:
             return
         if src.is_cuda or src.numel() >= LEAST_SUMMED:
             self.graph = graph_of_offsets(unwrapped(vector, "indptr"), self.length, "indptr")
-        elif int(vector[0]) == 0 and int(vector[-1]) == self.length:
+        else:
             self.offsets = vector
 
-    def checked(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """function(*arguments) of offsets, which kernels check. Their error has names of their own."""
+    def if_covered(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """function(*arguments) of offsets, which kernels check; None if they do not cover src.
+
+        Of a few rows, the kernel takes less time than two offsets that Python reads first.
+        """
         try:
             return function(*arguments)
         except ValueError:
             _check_offsets(self.indptr, self.length)
-            raise
+            if int(self.indptr.flatten()[0]) == 0 and int(self.indptr.flatten()[-1]) == self.length:
+                raise
+            return None
 
     def ids(self) -> Tensor:
         _check_offsets(self.indptr, self.length)

@@ -1,5 +1,6 @@
 """Segments and what is gathered by them, beside a loop over segments."""
 
+import itertools
 import sys
 
 import pytest
@@ -102,6 +103,38 @@ def test_gather_is_the_inverse(device):
         means = torch_scatter.segment_coo(by_index.detach(), index, reduce="mean", dim_size=4)
         present = torch_scatter.segment_coo(torch.ones_like(by_index), index, dim_size=4) > 0
         assert torch.allclose(means, x.detach() * present)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("ids", [torch.int32, torch.int64], ids=str)
+def test_gradients_of_a_few_segments(ids, reduce, dtype):
+    """Of offsets that no Graph is made of, and that cover the rows or leave some out, at both ends."""
+    for offsets in ([0, 4, 4, 9, 12], [2, 4, 4, 9, 11], [0, 12], [0, 0]):
+        indptr = torch.tensor(offsets, dtype=ids)
+        src, weight = (torch.randint(-4, 5, (n, 3)).to(dtype) for n in (12, len(offsets) - 1))
+        src.requires_grad_()
+        out = torch_scatter.segment_csr(src, indptr, reduce=reduce)
+        (gradient,) = torch.autograd.grad(out, src, weight)
+        expected = torch.zeros_like(src)
+        for s, (begin, end) in enumerate(itertools.pairwise(offsets)):
+            expected[begin:end] = weight[s] / (max(end - begin, 1) if reduce == "mean" else 1)
+        assert out.dtype is gradient.dtype is dtype
+        torch.testing.assert_close(gradient, expected.detach())
+        assert torch.allclose(out.double(), looped(src.detach().double(), indptr, reduce)[0], rtol=1e-2)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_few_segments_under_functorch():
+    src, indptr = torch.randn(3, 12, 2, dtype=torch.float64), torch.tensor([0, 4, 4, 9, 12])
+
+    def loss(x):
+        return torch_scatter.segment_csr(x, indptr).square().sum()
+
+    rows = src.clone().requires_grad_()
+    expected = torch.stack([torch.autograd.grad(loss(x), x)[0] for x in rows])
+    assert torch.allclose(torch.stack([torch.func.grad(loss)(x) for x in src]), expected)
+    assert torch.allclose(torch.func.vmap(torch.func.grad(loss))(src), expected)
 
 
 def test_errors():
