@@ -108,6 +108,7 @@ def test_errors_of_few_rows_are_pygs(index):
         (lambda x: upstream.GCNConv(64, 64)(x[:NODES], edges()), "propagate", "few values"),
         (lambda x: upstream.GATConv(64, 64)(x[:NODES], edges()), "propagate", "few values"),
         (lambda x: x[:NODES][edges()[0]], None, None),
+        (lambda x: x.repeat(1, 2).view(EDGES, 8, 16)[edges()[0]], None, None),  # of more rows than relations
         (lambda x: edges()[:, x[:, 0] > 0], None, None),
     ],
 )

@@ -33,6 +33,11 @@ class Relations(Propagation):
     __slots__ = ()
 
 
+def may_be_weights(table: Tensor, edge_type: Tensor) -> bool:
+    """Whether table[edge_type] has the shape of weights of relations, of which there are few: the cheapest question."""
+    return table.dim() == 3 and table.shape[0] <= min(_MOST_RELATIONS, edge_type.shape[0] // 2)
+
+
 def weights(table: Tensor, edge_type: Tensor) -> Gather | None:
     """table[edge_type] of a table (R, K, M), edge_type (E,); None if it is to be materialized at once."""
     num_relations, num_edges = table.shape[0], edge_type.shape[0]
@@ -41,7 +46,7 @@ def weights(table: Tensor, edge_type: Tensor) -> Gather | None:
         return None  # the index is hardly of edges
     if type(table) not in (Tensor, nn.Parameter) or table.layout != torch.strided or table.device != edge_type.device:
         return None
-    if num_relations > min(_MOST_RELATIONS, num_edges // 2) or table[0].numel() * num_edges < _SMALLEST:
+    if not may_be_weights(table, edge_type) or table[0].numel() * num_edges < _SMALLEST:
         return None
     if table.dtype not in types_on(table.device.type) or table.is_inference() or edge_type.is_inference():
         return None

@@ -233,12 +233,12 @@ def _rows(x: Tensor, index: Tensor, frames: int) -> Tensor | None:
 
 def _routed_rows(x: Tensor, index: Tensor, num_values: int, frames: int) -> Tensor:
     """x[index]. Raises FallBack if it falls back to PyTorch."""
-    size = Size(num_values, has_gradient(x))
+    size, may_be_weights = Size(num_values, has_gradient(x)), relations.may_be_weights(x, index)
     # PyTorch adds up half-precision gradients in half precision: their first uses are routed too.
-    if x.dim() != 3 and not has_gradient_in_half(x) and size.is_first_use(index, current_edges()):
+    if not may_be_weights and not has_gradient_in_half(x) and size.is_first_use(index, current_edges()):
         raise FallBack(Reason.FIRST_USE_OF_INDEX)
     require(eager_reason(x, index))
-    weights = relations.weights(x, index) if x.dim() == 3 and mode_reason() is None else None
+    weights = relations.weights(x, index) if may_be_weights and mode_reason() is None else None
     if weights is not None:
         return message_of(weights)
     # A graph of torch.compile, whose code is in no package, returns tensors as they were when it was traced.
