@@ -78,18 +78,21 @@ __device__ void sum_over_head(float (&values)[kCount], int log2_lanes, int lane)
 
 // Calls use(i, u, writes) for every value i that a lane owns after sum_over_head: it is value u of its group. One lane
 // of those that have it writes it. Called by the whole warp alike.
-template <int kCount, class Use>
+//
+// kOneApart: lanes that own one value have code of their own. It is shorter, and takes more registers where there are
+// few.
+template <int kCount, bool kOneApart = true, class Use>
 __device__ void for_each_owned_value(const HeadLayout& layout, const HeadLane& work, const Use& use) {
-  if (layout.log2_lanes >= log2_ceil(kCount)) {
+  constexpr int kLog2Count = log2_ceil(kCount);
+  if (kOneApart && layout.log2_lanes >= kLog2Count) {
     const int own = work.own & (kCount - 1);
     return use(0, own, work.exists(layout) && work.own == own);
   }
-  const int own = work.own & ((1 << layout.log2_lanes) - 1);
+  const int log2_shared = kOneApart || layout.log2_lanes < kLog2Count ? layout.log2_lanes : kLog2Count;
+  const int own = work.own & ((1 << log2_shared) - 1);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    if (i << layout.log2_lanes < kCount) {
-      use(i, (i << layout.log2_lanes) + own, work.exists(layout) && work.own == own);
-    }
+    if (i << log2_shared < kCount) use(i, (i << log2_shared) + own, work.exists(layout) && work.own == own);
   }
 }
 // Calls use(i, place, writes): the value is that of the edge at `place` of those that the warp took, kCount a group,

@@ -204,7 +204,7 @@ class MulLane {
   __device__ void store_dots(const Team& team, const TeamRow& row, const Batch& batch,
                              const float (&dot)[kEdges]) const {
     const auto heads = static_cast<uint32_t>(args_.layout.heads), head = static_cast<uint32_t>(work_.head);
-    for_each_owned_value<kEdges>(args_.layout, work_, [&](int i, int u, bool writes) {
+    for_each_owned_value<kEdges, kRepeat == 1>(args_.layout, work_, [&](int i, int u, bool writes) {
       const int place = batch.start + u * team.num_groups, source = team.source + place;
       const int in_row = batch.chunk + place + team.group;
       const uint32_t edge = __shfl_sync(kFullMask, batch.ids.edge, source);
