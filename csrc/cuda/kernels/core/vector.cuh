@@ -89,13 +89,18 @@ __device__ To bits_as(const From& from) {
   return to;
 }
 
+// keep: a bool, or a mask, which takes no predicate.
 inline __device__ void clear_unless(bool keep, unsigned short& word) { word = keep ? word : 0; }
 inline __device__ void clear_unless(bool keep, unsigned int& word) { word = keep ? word : 0; }
-inline __device__ void clear_unless(bool keep, uint2& word) {
+inline __device__ void clear_unless(uint32_t keep, unsigned short& word) { word &= keep; }
+inline __device__ void clear_unless(uint32_t keep, unsigned int& word) { word &= keep; }
+template <typename Keep>
+__device__ void clear_unless(Keep keep, uint2& word) {
   clear_unless(keep, word.x);
   clear_unless(keep, word.y);
 }
-inline __device__ void clear_unless(bool keep, uint4& word) {
+template <typename Keep>
+__device__ void clear_unless(Keep keep, uint4& word) {
   clear_unless(keep, word.x);
   clear_unless(keep, word.y);
   clear_unless(keep, word.z);
@@ -157,8 +162,11 @@ struct Fragment {
   // Data that is read once: first to leave the caches.
   static __device__ Fragment load_streaming(const void* source) { return {__ldcs(static_cast<const Word*>(source))}; }
 
-  // Becomes zero unless `keep`. Bits are cleared, so that an inf or nan leaves no trace.
-  __device__ void keep_if(bool keep) { clear_unless(keep, word); }
+  // Becomes zero unless `keep`, a bool or a mask. Bits are cleared, so that an inf or nan leaves no trace.
+  template <typename Keep>
+  __device__ void keep_if(Keep keep) {
+    clear_unless(keep, word);
+  }
 
   __device__ void add_to(float (&sum)[kCount]) const {
     if constexpr (kCount == 1) {

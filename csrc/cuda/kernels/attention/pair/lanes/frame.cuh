@@ -28,6 +28,8 @@ struct PairBatch {
 
   __device__ bool has(int place) const { return kFull || place < chunk.count; }
   __device__ int read(int place) const { return has(place) ? place : chunk.count - 1; }
+  // All bits if it has the place, or none.
+  __device__ uint32_t mask(int place) const { return kFull ? ~0u : static_cast<uint32_t>((place - chunk.count) >> 31); }
 };
 
 template <class Config>

@@ -174,9 +174,9 @@ class RecordedWeights {
   __device__ void take(const Batch& batch, Factors& factors) {
 #pragma unroll
     for (int u = 0; u < Batch::kEdges; ++u) {
-      const bool keep = batch.has(frame_.place(batch, u));
-      factors.key[u] = keep ? factors.key[u] : 0.f;
-      factors.value[u] = keep ? factors.value[u] : 0.f;
+      const uint32_t keep = batch.mask(frame_.place(batch, u));
+      factors.key[u] = __uint_as_float(__float_as_uint(factors.key[u]) & keep);
+      factors.value[u] = __uint_as_float(__float_as_uint(factors.value[u]) & keep);
       factor_sum += factors.key[u];
     }
   }

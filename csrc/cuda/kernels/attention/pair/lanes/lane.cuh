@@ -29,8 +29,9 @@ class PairLane {
   static constexpr int kRepeat = Config::kRepeat;
   static constexpr int kUnroll = Config::kUnroll;
   static constexpr bool kForward = Config::kForward;
-  // Edges of a piece from which it walks a ring: what fills and empties it takes 150 to 300 instructions. A guess.
-  static constexpr uint32_t kRingEdges = 64;
+  // Edges of a piece from which it walks a ring: what makes, fills and empties it takes 350 instructions, those of 14
+  // edges. A guess.
+  static constexpr uint32_t kRingEdges = 128;
 
  public:
   // Of a block, in arrays of one element per thread.
@@ -47,7 +48,7 @@ class PairLane {
       : frame_(args),
         ids_{0, 0},
         ids_begin_(~0u),
-        ring_(frame_, shared),
+        ring_(shared),
         own_(shared),
         records_(frame_),
         edges_(frame_, edges),
@@ -159,7 +160,8 @@ class PairLane {
 
   // With a ring. A chunk has whole batches: at most eight groups.
   __device__ void walk_ring(const Piece& piece) {
-    const int step = ring_.step(), ahead = kPairStages * step;
+    Ring ring(frame_, ring_);
+    const int step = ring.step(), ahead = kPairStages * step;
     int left = static_cast<int>(piece.end - piece.begin);  // from the next batch to be used on
     if (left > 0 && ids_begin_ != piece.begin) load_ids(piece.begin);
     PairChunk chunk{0, 0, 0, 0};  // of the next copies, which begin at `start`
@@ -168,12 +170,12 @@ class PairLane {
     for (int before = 0; before < ahead; before += step) {
       if (start == kWarpSize) next_chunk(chunk, start, left - before);
       if (left - before >= step) {
-        request<true>(chunk, start, 0);
+        request<true>(ring, chunk, start, 0);
       } else {
-        request<false>(chunk, start, left - before);
+        request<false>(ring, chunk, start, left - before);
       }
       start += step;
-      ring_.turn();
+      ring.turn();
     }
     while (left > 0) {
       if (start == kWarpSize) {
@@ -185,10 +187,10 @@ class PairLane {
       // Of this chunk, up to the last full batch.
       const int first = start, last = start + left - ahead - step, end = last < kWarpSize ? last + 1 : kWarpSize;
 #pragma unroll 1
-      for (; start < end; start += step) use<true>(chunk, start, 0);
+      for (; start < end; start += step) use<true>(ring, chunk, start, 0);
       left -= start - first;
       if (start < kWarpSize && left > 0) {
-        use<false>(chunk, start, left - ahead);
+        use<false>(ring, chunk, start, left - ahead);
         start += step;
         left -= step;
       }
@@ -202,25 +204,25 @@ class PairLane {
     load_ids(ids_begin_ + (left < kWarpSize ? left : kWarpSize));
   }
   template <bool kFull>
-  __device__ void request(PairChunk& chunk, int start, int left) {
+  __device__ void request(Ring& ring, PairChunk& chunk, int start, int left) {
     chunk.count = start + left;
-    if (kFull || left > 0) ring_.template request<kFull>(chunk, start, key_[0]);
+    if (kFull || left > 0) ring.template request<kFull>(chunk, start, key_[0]);
     end_group_of_copies();
   }
   // Uses a batch, and issues the copies of the one that takes its place, of `left` edges and more. The sums come before
   // the copies: then registers hold either rows or addresses.
   template <bool kFull>
-  __device__ void use(PairChunk& chunk, int start, int left) {
+  __device__ void use(Ring& ring, PairChunk& chunk, int start, int left) {
     PairRows<Config, kUnroll> rows;
     PairFactors<kUnroll> factors;
     wait_for_copies<kPairStages - 1>();
     __syncwarp();
-    ring_.take(rows, factors);
+    ring.take(rows, factors);
     __syncwarp();
     sums_.add(rows, factors, 1.f, own_.score());
-    request<kFull>(chunk, start, left);
+    request<kFull>(ring, chunk, start, left);
     weights_.take(PairBatch<kUnroll, kUnroll, true>{chunk, 0}, factors);
-    ring_.turn();
+    ring.turn();
   }
 
   // All loads are issued before the first use.
@@ -241,6 +243,8 @@ class PairLane {
       records_.load(batch, factors, rows.signs);
       clear_missing<kStep>(batch, rows);
       weights_.take(batch, factors);
+      // Otherwise the compiler begins with sums, which wait for records, before all rows are in flight.
+      __syncwarp();
       sums_.add(rows, factors, 1.f, own_.score());
     } else if constexpr (kStep == PairStep::kDots) {
       of_owned([&](const auto& owned) { weights_.load(owned, factors); });
@@ -304,12 +308,15 @@ class PairLane {
     const uint32_t bytes = args().row_elements * static_cast<uint32_t>(sizeof(T));
     return Config::kKeepsProducts ? wide_product(column, bytes) : uint64_t{column} * bytes;
   }
-  // Rows of places past the last edge, which were read as that edge, become 0.
+  // Rows of places past the last edge, which were read as that edge, become 0. By masks where signs take all
+  // predicates: with predicates the compiler loads one edge after another.
+  using Keep = std::conditional_t<Config::kReadsRecords, uint32_t, bool>;
   template <PairStep kStep, class Batch>
   __device__ void clear_missing(const Batch& batch, PairRows<Config, Batch::kEdges>& rows) const {
 #pragma unroll
     for (int u = 0; u < (Batch::kFull ? 0 : Batch::kEdges); ++u) {
-      const bool keep = batch.has(frame_.place(batch, u));
+      const int place = frame_.place(batch, u);
+      const Keep keep = Config::kReadsRecords ? batch.mask(place) : batch.has(place);
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) {
         if constexpr (kReadsKeys<kStep>) rows.keys[u][r].keep_if(keep);
@@ -384,7 +391,7 @@ class PairLane {
   uint32_t ids_begin_;
 
   // Of the row, or the tile of it.
-  Ring ring_;
+  typename Ring::Shared& ring_;
   PairOwnRow<Config> own_;
   const char* key_[kRepeat];  // of the lane's part of the first column's row
   const char* value_[Config::kTwoRows ? kRepeat : 1];

@@ -61,12 +61,14 @@ class PairRing {
     factors_ = in_stage(frame.work.read(layout) * kFactorBytes);
     signs_ = in_stage(signs + static_cast<int>(HeadVectors<1>(layout, frame.work, 0).index[0]));
     // Of a batch's records by one copy of each lane, if they are enough, or else of one edge of each group.
-    const int lane = frame.lane(), piece = lane % pieces + first_factors;
+    const int lane = frame.lane(), log2_groups = frame.log2_groups();
     const bool at_once = kUnroll * groups_ * pieces <= kWarpSize;
     at_once_ = kept(at_once) != 0;
-    copied_place_ = lane / pieces;
+    copied_place_ = static_cast<int>(static_cast<uint32_t>(lane) / static_cast<uint32_t>(pieces));
     has_copy_ = copied_place_ < (at_once ? kUnroll * groups_ : groups_);
-    copy_to_ = copied_place_ / groups_ * kRecordBytes + (copied_place_ % groups_ * pieces + lane % pieces) * kPiece;
+    const int copied_piece = lane - copied_place_ * pieces, piece = copied_piece + first_factors;
+    const int u = copied_place_ >> log2_groups, group = copied_place_ & (groups_ - 1);
+    copy_to_ = u * kRecordBytes + (group * pieces + copied_piece) * kPiece;
     copy_from_ = as_computed(frame.args.edge_records.data + (piece < after_factors ? piece : piece + skipped) * kPiece);
   }
 

@@ -129,8 +129,6 @@ class PairSums {
         end_batch(0, r, rescale, batch);
       }
       if constexpr (Config::kSumsKeys) {
-        // Otherwise the compiler begins with these sums, which wait for records, before all rows are in flight.
-        if constexpr (kAtOnce && Config::kReadsRecords && !Config::kHasRing) __syncwarp();
         if constexpr (kAtOnce) runs_.load(Config::kKeySum, r, batch);
 #pragma unroll
         for (int u = 0; u < kEdges; ++u) score.add_gradient(u == 0 && !kAtOnce, factors.key[u], rows, u, r, batch);
