@@ -356,6 +356,13 @@ def test_copies_to_shared_memory():
     assert (out[:8] == 0).all() and (out[8:] == given[8:]).all()  # zeros where there is nothing
 
 
+def test_prefetches_of_what_exists():
+    given = words(LANE, LANE + 100, 0, 7)
+    assert (execute("CCTL.E.PF2 [R2]", given=given) == execute(given=given)).all()
+    with pytest.raises(EmulatorError, match="an address without memory"):
+        execute("MOV R2, 0x10", "MOV R3, RZ", "CCTL.E.PF2 [R2]", given=given)
+
+
 def test_calls_and_collectives_of_lanes_that_have_parted():
     lines = [
         "MOV R6, 0xb0",

@@ -231,6 +231,20 @@ def _copy(warps, i) -> Execute:
     return execute
 
 
+@instruction("CCTL", modifiers="E PF2 IVALL")
+def _cache_control(warps, i) -> Execute:
+    """Changes nothing, but what is prefetched has to exist."""
+    if "PF2" not in i.modifiers:
+        return lambda guard: None
+    at = _address(warps, i.operands[0].replace("]", ".64]"))
+
+    def execute(guard):
+        addresses = np.broadcast_to(at(), warps.shape)
+        _check_global(addresses[_all(warps, guard)], 1, i.text)
+
+    return execute
+
+
 @instruction("ATOMG", modifiers="E ADD STRONG GPU")
 def _atomic_add(warps, i) -> Execute:
     """Of 32 bits. Lanes come one after the other."""

@@ -18,7 +18,7 @@ NOTHING = -1  # what a lane waits for; or the number of its barrier
 SYNC_WARP, SYNC_BLOCK = 16, 17
 _FAR = 1 << 30
 _CONTROL = ("BRA", "EXIT", "CALL", "RET", "BSSY", "BSYNC", "BREAK", "WARPSYNC", "BAR")
-_IDLE = ("NOP", "YIELD", "ENDCOLLECTIVE", "ERRBAR", "CGAERRBAR", "MEMBAR", "CCTL", "LDGDEPBAR", "DEPBAR")
+_IDLE = ("NOP", "YIELD", "ENDCOLLECTIVE", "ERRBAR", "CGAERRBAR", "MEMBAR", "LDGDEPBAR", "DEPBAR")
 
 
 class Warps:

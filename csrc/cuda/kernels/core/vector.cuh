@@ -107,6 +107,15 @@ __device__ void clear_unless(Keep keep, uint4& word) {
   clear_unless(keep, word.w);
 }
 
+// Brings the sector at an address, which has to exist, to the L2 cache. Nothing waits for it.
+inline __device__ void prefetch(const void* address) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+#else
+  static_cast<void>(*static_cast<const volatile unsigned char*>(address));
+#endif
+}
+
 // Writes a result that is not read again, as one instruction under a predicate: after a branch that lanes take
 // differently, the compiler would no longer know that a warp walks its rows together.
 inline __device__ void store_streaming_if(bool condition, void* target, float value) {

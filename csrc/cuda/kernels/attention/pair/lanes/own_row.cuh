@@ -36,7 +36,7 @@ class PairOwnRow {
 
   __device__ void load(const PairArgs& args, uint32_t row, const HeadVectors<kRepeat>& vectors) {
     num_parts_ = vectors.count;
-    const uint64_t first = static_cast<uint64_t>(row) * (args.row_elements * static_cast<uint32_t>(sizeof(Element)));
+    const uint64_t first = offset_of(args, row);
     score_.load(args, static_cast<const char*>(args.own_key) + first, vectors);
     if constexpr (kReadsOwnValue) {
 #pragma unroll
@@ -45,7 +45,12 @@ class PairOwnRow {
         if constexpr (Config::kSplits) value_[r].keep_if(r < vectors.count);
       }
     }
-    if constexpr (kIsShared) share(args);
+    if constexpr (kIsShared) {
+      // The row is waited for to be widened, but the next one's key is in the L2 cache by then.
+      const uint32_t next = row + 1 < args.units.rows.num_rows ? row + 1 : row;
+      prefetch(static_cast<const char*>(args.own_key) + offset_of(args, next) + vectors.index[0] * Row::kBytes);
+      share(args);
+    }
   }
   __device__ const Score& score() const { return score_; }
 
@@ -96,6 +101,11 @@ class PairOwnRow {
 
  private:
   using Element = typename Config::Element;
+
+  // Of a row, in bytes.
+  static __device__ uint64_t offset_of(const PairArgs& args, uint32_t row) {
+    return static_cast<uint64_t>(row) * (args.row_elements * static_cast<uint32_t>(sizeof(Element)));
+  }
 
   __device__ void share(const PairArgs& args) {
 #pragma unroll
