@@ -18,6 +18,28 @@ __global__ void __launch_bounds__(128, 8) control_good(const uint4* rows, const 
   out[threadIdx.x] = sum;
 }
 
+// The same but, of what is left over, every load waits for the one before it.
+__global__ void __launch_bounds__(128, 8)
+    control_remainder(const uint4* rows, const int* index, int count, uint4* out) {
+  uint4 sum{};
+  int i = 0;
+  for (; i + kUnroll <= count; i += kUnroll) {
+    uint4 row[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) row[u] = __ldg(rows + int64_t{index[i + u]} * 32 + threadIdx.x);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) sum = {sum.x + row[u].x, sum.y + row[u].y, sum.z + row[u].z, sum.w + row[u].w};
+  }
+  if (i < count) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const uint4 row = __ldg(rows + sum.x);
+      sum = {sum.x + row.x, sum.y + row.y, sum.z + row.z, sum.w + row.w};
+    }
+  }
+  out[threadIdx.x] = sum;
+}
+
 // The same with accesses of 4 bytes.
 __global__ void __launch_bounds__(128, 8)
     control_narrow(const unsigned* rows, const int* index, int count, unsigned* out) {

@@ -75,6 +75,9 @@ class Kernel:
     def innermost_loops(self) -> list[list[Instruction]]:
         return [[self.instructions[i] for i in loop] for loop in flow.innermost_loops(self.instructions, self.labels)]
 
+    def straight_runs(self) -> list[list[Instruction]]:
+        return [[self.instructions[i] for i in run] for run in flow.straight_runs(self.instructions, self.labels)]
+
     def loads_in_flight(self) -> list[int]:
         """Of each innermost loop with 16-byte loads: how many it has issued before it needs the first of them."""
         return sorted(filter(None, map(loads_in_flight, self.innermost_loops())))
@@ -90,7 +93,7 @@ def loads_in_flight(code: list[Instruction]) -> int:
     waiting: list[set[int]] = []  # registers that a load will write
     most = 0
     for instruction in code:
-        if instruction.opcode.startswith(("LDG.E", "LD.E")) and ".128" in instruction.opcode:
+        if is_wide_load(instruction):
             operands = instruction.text.split(instruction.opcode, 1)[1]
             first = int(re.search(r"\bR(\d+)", operands).group(1))
             waiting = [load for load in waiting if not load & _registers(operands.split(",", 1)[1])]
@@ -100,6 +103,11 @@ def loads_in_flight(code: list[Instruction]) -> int:
             used = _registers(instruction.text)
             waiting = [load for load in waiting if not load & used]
     return most
+
+
+def is_wide_load(i: Instruction) -> bool:
+    """Of 16 bytes of global memory."""
+    return i.opcode.startswith(("LDG.E", "LD.E")) and ".128" in i.opcode
 
 
 def _is_copy(i: Instruction) -> bool:

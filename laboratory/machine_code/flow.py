@@ -34,6 +34,12 @@ def innermost_loops(code: list[Instruction], labels: dict[str, int]) -> list[lis
     return sorted([i for block in sorted(loop) for i in range(block, ends[block])] for loop in inner)
 
 
+def straight_runs(code: list[Instruction], labels: dict[str, int]) -> list[range]:
+    """The instructions of each basic block."""
+    ends = _ends(_successors(code, labels), len(code))
+    return [range(start, end) for start, end in ends.items()]
+
+
 def _successors(code: list[Instruction], labels: dict[str, int]) -> dict[int, list[int]]:
     """Of every basic block, named by its first instruction. What only runs after a warp has parted (BRA.DIV) is left out."""
     meets: dict[str, list[int]] = {}  # where lanes meet again, by barrier register

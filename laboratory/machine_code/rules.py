@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from . import disassembly
 from .disassembly import Kernel
 
 # Of a multiprocessor, whose four parts have a quarter of the registers each. sm_80 and sm_90 differ in shared memory alone, of
@@ -145,6 +146,16 @@ def loads_in_flight(kernel: Kernel) -> int:
     return choose(loads, default=0)
 
 
+def serial_batches(kernel: Kernel, min_loads: int) -> list[str]:
+    """Of straight code with at least min_loads loads, which is what is left over from loops, one load may wait for another."""
+    found = []
+    for run in kernel.straight_runs():
+        loads, total = disassembly.loads_in_flight(run), sum(disassembly.is_wide_load(i) for i in run)
+        if total >= min_loads > loads + 1:
+            found.append(f"a batch outside of loops with {loads} of its {total} 16-byte loads in flight")
+    return found
+
+
 def bytes_in_flight(kernel: Kernel) -> int:
     """On a multiprocessor full of warps."""
     return warps(kernel) * WARP * 16 * loads_in_flight(kernel)
@@ -166,4 +177,5 @@ def violations(kernel: Kernel, min_loads: int) -> list[str]:
         least = lookup(FEWER_BYTES_IN_FLIGHT, kernel.name, MIN_BYTES_IN_FLIGHT)
         if loads >= min_loads and bytes_in_flight(kernel) < least:
             found.append(f"{bytes_in_flight(kernel)} bytes in flight per multiprocessor, {least} wanted")
+        found += serial_batches(kernel, min_loads)
     return found

@@ -49,6 +49,7 @@ def test_makefile_builds_for_every_architecture():
 
 CONTROL = {  # kernel: what is wrong with it
     "control_good": None,
+    "control_remainder": "a batch outside of loops with 1 of its 4",
     "control_narrow": "0 16-byte loads in flight",
     "control_serial": "1 16-byte loads in flight",
     "control_local": "local memory",
