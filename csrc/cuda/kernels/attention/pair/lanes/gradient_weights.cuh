@@ -140,7 +140,9 @@ class GradientWeights : public PairWeights<Config> {
   __device__ float delta_of(uint32_t row) const {
     constexpr int kVector = Config::kVector;
     const HeadLayout& layout = args().layout;
-    // To the same of the next row, which is in the L2 cache by the time that it is waited for.
+    // To the same of the next row, which is in the L2 cache by the time that it is waited for. GATv2's pass that leaves
+    // no records would spill on sm_80.
+    constexpr bool kPrefetches = Config::kWritesRecords || Config::kScore == PairScore::kDot;
     const uint32_t next = row + 1 < args().units.rows.num_rows ? args().row_elements : 0;
     float part = 0.f;
 #pragma unroll 1
@@ -149,9 +151,11 @@ class GradientWeights : public PairWeights<Config> {
       float grad[kVector], out[kVector];
       Config::Row::load(static_cast<const T*>(args().own_value) + at).widen(grad);
       load_precise<T>(args().out, at, out);
-      prefetch(static_cast<const T*>(args().own_value) + at + next);
-      prefetch(static_cast<const T*>(args().out.value) + at + next);
-      if (args().out.residual != nullptr) prefetch(static_cast<const T*>(args().out.residual) + at + next);
+      if constexpr (kPrefetches) {
+        prefetch(static_cast<const T*>(args().own_value) + at + next);
+        prefetch(static_cast<const T*>(args().out.value) + at + next);
+        if (args().out.residual != nullptr) prefetch(static_cast<const T*>(args().out.residual) + at + next);
+      }
 #pragma unroll
       for (int i = 0; i < kVector; ++i) part = fmaf(grad[i], out[i], part);
     }
