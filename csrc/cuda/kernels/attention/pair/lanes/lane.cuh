@@ -309,14 +309,16 @@ class PairLane {
     return Config::kKeepsProducts ? wide_product(column, bytes) : uint64_t{column} * bytes;
   }
   // Rows of places past the last edge, which were read as that edge, become 0. By masks where signs or the places of
-  // two rows take the predicates: ptxas then loads one edge after another.
-  using Keep = std::conditional_t<Config::kReadsRecords || Config::kScore == PairScore::kDot, uint32_t, bool>;
+  // two rows take the predicates: ptxas then loads one edge after another. In fp32 masks take registers of 4 warps.
+  static constexpr bool kByMasks =
+      Config::kReadsRecords || (Config::kScore == PairScore::kDot && sizeof(T) == sizeof(uint16_t));
+  using Keep = std::conditional_t<kByMasks, uint32_t, bool>;
   template <PairStep kStep, class Batch>
   __device__ void clear_missing(const Batch& batch, PairRows<Config, Batch::kEdges>& rows) const {
 #pragma unroll
     for (int u = 0; u < (Batch::kFull ? 0 : Batch::kEdges); ++u) {
       const int place = frame_.place(batch, u);
-      const Keep keep = std::is_same_v<Keep, uint32_t> ? batch.mask(place) : batch.has(place);
+      const Keep keep = kByMasks ? batch.mask(place) : batch.has(place);
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) {
         if constexpr (kReadsKeys<kStep>) rows.keys[u][r].keep_if(keep);
