@@ -27,7 +27,7 @@ FEW_INDEXED = 16_384  # values of which index_add and its gradient take less tim
 
 def is_copied(x: Tensor) -> bool:
     """Whether a Graph copies rows of x faster than PyTorch: on CUDA, where index_select reads whole rows at a tenth of the GPU's
-    rate (docs/tuning.md)."""
+    rate (docs/tuning.md, predictions)."""
     return x.is_cuda and x.dim() > 1 and x.dtype in _COPIED and 0 not in x.shape
 
 

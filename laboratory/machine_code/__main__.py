@@ -2,7 +2,7 @@
 
 python -m laboratory.machine_code [--check | --update] [LIBRARY]      by default halfgnn/_C.so
 
---check compares with the committed budgets and with the tables of docs/tuning.md, and ends with status 1 if they differ.
+--check compares with the committed budgets and with the tables of docs/machine_code.md, and ends with status 1 if they differ.
 --update rewrites both. It takes a library of all architectures that they are of: build/architectures/halfgnn/_C.so, which
 `make test-architectures` builds.
 """
@@ -20,9 +20,11 @@ def main():
     parser.add_argument("library", nargs="?", default=disassembly.ROOT / "halfgnn" / "_C.so")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(
-        "--check", action="store_true", help="compare with the budgets and the tables of docs/tuning.md"
+        "--check", action="store_true", help="compare with the budgets and the tables of docs/machine_code.md"
     )
-    choice.add_argument("--update", action="store_true", help="rewrite the budgets and the tables of docs/tuning.md")
+    choice.add_argument(
+        "--update", action="store_true", help="rewrite the budgets and the tables of docs/machine_code.md"
+    )
     args = parser.parse_args()
     missing = disassembly.missing_tools()
     if missing:

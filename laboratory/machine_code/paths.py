@@ -3,8 +3,8 @@
     python -m laboratory.machine_code.paths [--update | --only OPERATOR ...] [LIBRARY]      by default halfgnn/_C.so
 
 LIBRARY may be a cubin, or a folder of cubins: passes whose kernels they lack are left out.
-Prints the table; --update also rewrites paths.csv and the table of docs/tuning.md. The simulator supplies launches as for a graph
-of arxiv's size; warps of them, evenly chosen, execute the compiled machine code (emulator).
+Prints the table; --update also rewrites paths.csv and the table of docs/machine_code.md. The simulator supplies launches as for a
+graph of arxiv's size; warps of them, evenly chosen, execute the compiled machine code (emulator).
 
 "per edge" is that of rows of 1,024 edges, which are two pieces. "beside" is what a row of 7 edges takes beside 7 times that.
 "ALU" is the share of the instructions of rows of 1,024 edges that a multiprocessor executes at half the rate at which it issues.
@@ -312,7 +312,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", nargs="?", default=disassembly.ROOT / "halfgnn" / "_C.so")
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--update", action="store_true", help="rewrite paths.csv and the table of docs/tuning.md")
+    choice.add_argument("--update", action="store_true", help="rewrite paths.csv and the table of docs/machine_code.md")
     choice.add_argument("--only", nargs="+", default=[], choices=sorted({path.operator for path in PATHS}))
     args = parser.parse_args()
     if reason := launches.why_not(args.library):

@@ -1,4 +1,4 @@
-"""The tables of docs/tuning.md: what the kernels of a library use, its architectures side by side."""
+"""The tables of docs/machine_code.md: what the kernels of a library use, its architectures side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .disassembly import Kernel
 
 ARCHS = ("sm_90", "sm_80")
 TYPES = ("__half", "__nv_bfloat16", "float")
-DOCUMENT = disassembly.ROOT / "docs" / "tuning.md"
+DOCUMENT = disassembly.ROOT / "docs" / "machine_code.md"
 BEGIN, END = "<!-- machine code: begin, nvcc {} -->", "<!-- machine code: end -->"
 Kernels = dict[str, list[Kernel]]  # by architecture
 

@@ -85,7 +85,7 @@ def reduced(g: Graph, reduction: str, src: Tensor, index: Tensor | None) -> Tens
 
 
 class _Reduce(torch.autograd.Function):
-    """A sum or mean of rows. PyTorch gathers its gradient, which begins 30 us sooner than gspmm's backward (docs/tuning.md)."""
+    """A sum or mean of rows. PyTorch gathers its gradient, which begins 30 us sooner than gspmm's backward (docs/routed.md)."""
 
     @staticmethod
     def forward(ctx: Any, src: Tensor, index: Tensor, g: Graph, reduction: str) -> Tensor:

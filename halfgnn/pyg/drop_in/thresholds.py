@@ -1,4 +1,4 @@
-"""From which sizes on calls are routed: below, torch_geometric's own functions start sooner. docs/tuning.md has the measured times.
+"""From which sizes on calls are routed: below, torch_geometric's own functions start sooner. docs/routed.md has the measured times.
 
 Values are those of the tensor that is reduced or gathered. On a GPU they take 1 / GPU_SPEED of the time, but a call starts as late.
 """
@@ -44,7 +44,7 @@ FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or ed
 DOT_STEPS = 2_097_152  # values of dot attention without edges: from here on its steps are faster than one operator
 PRODUCTS_SAVED = 4_194_304  # multiplications for zeros: as long as to read and sort the edges of a batch
 USUAL_WIDTH = 32  # of messages, for an edge_index that no message has gone along yet
-GPU_SPEED, GPU_ATTENTION_SPEED = 128, 32  # see docs/tuning.md
+GPU_SPEED, GPU_ATTENTION_SPEED = 128, 32  # see docs/routed.md
 SORTED_WIDTH = 32  # values for a row by an index on CUDA, where PyTorch's gradient sorts it (chosen, not timed)
 EXTREME = 4  # PyTorch's gradient of a maximum takes several times as long as its sum
 REUSE = 8  # an index or edge_index that has seen so many times the values that pay at once will be seen again

@@ -13,7 +13,7 @@ namespace halfgnn::cuda {
 
 // How often a warp loads what it holds, for a row: longer ones are the block's. Its four warps each take as long to add
 // up their sums as one warp does, and wait for each other twice, so that a row of few loads takes one warp half of the
-// instructions (docs/tuning.md).
+// instructions (docs/cuda_kernels.md).
 constexpr int kWarpLoads = 4;
 
 // The short rows of a block: first one per team, then those that do not fit their team, one by one: by a warp those
