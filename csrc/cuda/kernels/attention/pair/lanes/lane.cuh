@@ -308,10 +308,12 @@ class PairLane {
     const uint32_t bytes = args().row_elements * static_cast<uint32_t>(sizeof(T));
     return Config::kKeepsProducts ? wide_product(column, bytes) : uint64_t{column} * bytes;
   }
-  // Rows of places past the last edge, which were read as that edge, become 0. By masks where signs or the places of
-  // two rows take the predicates: ptxas then loads one edge after another. In fp32 masks take registers of 4 warps.
+  // Rows of places past the last edge, which were read as that edge, become 0. By masks where ptxas would otherwise
+  // load one edge after another, because signs or the places of two rows take the predicates. Elsewhere masks take
+  // registers of 3 to 4 warps.
   static constexpr bool kByMasks =
-      Config::kReadsRecords || (Config::kScore == PairScore::kDot && sizeof(T) == sizeof(uint16_t));
+      Config::kReadsRecords ||
+      (kRepeat == 1 && (Config::kScore == PairScore::kDot ? sizeof(T) == 2 : kForward && sizeof(T) == 4));
   using Keep = std::conditional_t<kByMasks, uint32_t, bool>;
   template <PairStep kStep, class Batch>
   __device__ void clear_missing(const Batch& batch, PairRows<Config, Batch::kEdges>& rows) const {
