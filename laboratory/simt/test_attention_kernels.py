@@ -138,8 +138,8 @@ def test_records_of_edges(dtype, heads, dim, idtype):
 @pytest.mark.parametrize("heads,dim", RECORDED)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_records_of_rows_with_and_without_a_ring(dtype, heads, dim):
-    """Sources of at least 64 edges read rows and records by copies, others by loads."""
-    g = graph_of([63, 64, 0, 65, 1, 71, 96, 9, 127, 128, 129, 190], 41, torch.int32).reverse()
+    """Sources of at least 128 edges read rows and records by copies, others by loads."""
+    g = graph_of([63, 64, 0, 65, 1, 71, 96, 9, 127, 128, 129, 135, 190, 255, 300], 41, torch.int32).reverse()
     check(GATV2, g, GATV2.operands(g, heads, dim, dtype), dropout_p=0.3, terms=2000)
 
 
@@ -147,7 +147,7 @@ def test_records_of_rows_with_and_without_a_ring(dtype, heads, dim):
 @pytest.mark.parametrize("seed", range(3))
 def test_records_are_waited_for(missing, seed):
     """Negative control: what copies bring is not there before the wait, and other lanes' not before the barrier."""
-    g = graph_of([PIECE - 1, 33], 5, torch.int32)  # no row is cut: nothing is combined
+    g = graph_of([PIECE - 1, 33], 3, torch.int32)  # rows of the ring, of which none is cut: nothing is combined
     operands = [x.requires_grad_() for x in GATV2.operands(g, 1, 128, torch.float16)]
     out = ops.gatv2_attention(g, *operands)
     with control.setting(seed=seed, **{missing: 0}), pytest.raises(RuntimeError) as error:
