@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ... import ops
 from ...common.autograd import LAZY, apply, is_recorded
+from ...common.caching import ordinary
 from ...common.memory import empty
 from ...common.precision import HALF, without_autocast
 from ...graph import Graph
@@ -137,7 +138,7 @@ class _OverOffsets(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, offsets: Tensor, x: Tensor, reduce: str) -> Tensor:
-        ctx.save_for_backward(offsets)
+        ctx.save_for_backward(ordinary(offsets))
         ctx.reduce, ctx.length = reduce, x.shape[0]
         return _segment_reduce(offsets, x, reduce)[0]
 

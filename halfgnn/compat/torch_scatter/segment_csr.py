@@ -192,15 +192,23 @@ class _Segments:
     def if_covered(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """function(*arguments) of offsets, which kernels check; None if they do not cover src.
 
-        Of a few rows, the kernel takes less time than two offsets that Python reads first.
+        Of a few rows, the kernel takes less time than two offsets that Python reads first. Under functorch's transforms they are
+        read: there the kernel is given lengths of segments, which do not say where the first one begins.
         """
+        if torch._C._are_functorch_transforms_active() and not self._are_covering():
+            return None
         try:
             return function(*arguments)
-        except ValueError:
-            _check_offsets(self.indptr, self.length)
-            if int(self.indptr.flatten()[0]) == 0 and int(self.indptr.flatten()[-1]) == self.length:
+        except (ValueError, NotImplementedError):  # the latter of forward-mode AD, which PyTorch's operators have
+            if self._are_covering():
                 raise
             return None
+
+    def _are_covering(self) -> bool:
+        """Whether segments cover src. Raises ValueError for offsets that fall or leave it."""
+        _check_offsets(self.indptr, self.length)
+        ends = self.indptr.flatten()
+        return int(ends[0]) == 0 and int(ends[-1]) == self.length
 
     def ids(self) -> Tensor:
         _check_offsets(self.indptr, self.length)

@@ -137,6 +137,52 @@ def test_a_few_segments_under_functorch():
     assert torch.allclose(torch.func.vmap(torch.func.grad(loss))(src), expected)
 
 
+@pytest.mark.parametrize("offsets", [[1, 4, 13], [-2, 4, 10], [2, 8, 14], [0, 9, 3, 12]], ids=str)
+def test_offsets_outside_of_src_under_functorch(offsets):
+    """Also where the segments are as long together as src, which is all that lengths of segments would tell."""
+    src, indptr = torch.randn(12, 2), torch.tensor(offsets)
+
+    def loss(x):
+        return torch_scatter.segment_csr(x, indptr).square().sum()
+
+    for function, x in ((torch.func.grad(loss), src), (torch.func.vmap(torch.func.grad(loss)), src.expand(3, 12, 2))):
+        with pytest.raises(ValueError, match="falls or leaves src"):
+            function(x)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_segments_that_leave_rows_out_under_functorch(reduce):
+    """As of groups by an index, in which rows at both ends are in none: forward-mode derivatives too."""
+    src, tangents = torch.randn(2, 12, 3, dtype=torch.float64)
+    indptr = torch.tensor([2, 4, 4, 9])
+
+    def segments(x):
+        return torch_scatter.segment_csr(x, indptr, reduce=reduce)
+
+    def cubes(x):
+        return segments(x).pow(3).sum()
+
+    expected, _ = looped(tangents, indptr, reduce)
+    assert torch.allclose(torch.func.jvp(segments, (src,), (tangents,))[1], expected)
+    with torch.autograd.forward_ad.dual_level():
+        out = segments(torch.autograd.forward_ad.make_dual(src, tangents))
+        assert torch.allclose(torch.autograd.forward_ad.unpack_dual(out).tangent, expected)
+    assert torch.allclose(torch.func.jacfwd(segments)(src), torch.func.jacrev(segments)(src))
+    rows = torch.stack([src, tangents]).requires_grad_()
+    gradients = torch.stack([torch.autograd.grad(cubes(x), x)[0] for x in rows.unbind()])
+    assert torch.allclose(torch.func.vmap(torch.func.grad(cubes))(rows.detach()), gradients)
+
+
+@pytest.mark.parametrize("width", [3, 3000], ids=["few values", "many"])
+def test_gradient_of_offsets_made_in_inference_mode(width):
+    with torch.inference_mode():
+        indptr = torch.tensor([0, 4, 4, 9, 12])
+    for reduce in ("sum", "max"):
+        src = torch.randn(12, width, requires_grad=True)
+        (gradient,) = torch.autograd.grad(torch_scatter.segment_csr(src, indptr, reduce=reduce).sum(), src)
+        assert gradient.sum() == (12 if reduce == "sum" else 3) * width
+
+
 def test_errors():
     src = torch.randn(5, 2)
     with pytest.raises(
