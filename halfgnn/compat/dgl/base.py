@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...common.ids import INT32_MAX
+
 ALL = "__ALL__"  # all nodes or edges
 SLICE_FULL = slice(None, None, None)
 
@@ -48,7 +50,7 @@ def id_tensor(ids: Any, dtype: torch.dtype, device: torch.device, name: str, *, 
     masks: a tensor of booleans is a mask, and gives the ids at which it is true. Otherwise it is refused.
 
     Raises:
-        DGLError: other dtypes, more than one dimension, another device than the graph's.
+        DGLError: other dtypes, more than one dimension, another device than the graph's, ids that dtype does not hold.
     """
     if not isinstance(ids, Tensor):
         ids = _tensor_of(ids, name).to(device)
@@ -61,6 +63,10 @@ def id_tensor(ids: Any, dtype: torch.dtype, device: torch.device, name: str, *, 
         raise DGLError(f"{name} has dtype {ids.dtype}; expected integers")
     if ids.dim() > 1:
         raise DGLError(f"{name} has shape {tuple(ids.shape)}; expected one dimension")
+    if dtype is torch.int32 and ids.dtype is torch.int64 and ids.numel():
+        for bound in torch.aminmax(ids):
+            if abs(int(bound)) > INT32_MAX:  # int32 would make another id of it
+                raise DGLError(f"{name} has an id {int(bound)}; expected ids of int32, as the graph's are")
     return ids.reshape(-1).to(dtype)
 
 

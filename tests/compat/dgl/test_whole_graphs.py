@@ -114,6 +114,16 @@ def test_node_subgraph_without_edges_or_nodes(idtype):
         assert parts[1].num_nodes() == len(nodes) and parts[1].idtype == idtype
 
 
+def test_ids_that_int32_does_not_hold():
+    """They are no other nodes or edges, which the last 32 bits of them name."""
+    graph = multigraph(ours, idtype=torch.int32)
+    for ids in (torch.tensor([1, 2**32 + 2]), [2**33], np.array([-(2**32) + 1])):
+        for query in (graph.out_edges, graph.in_edges, graph.find_edges, graph.subgraph, graph.remove_edges):
+            with pytest.raises(ours.DGLError, match=r"has an id -?[0-9]{10}; expected ids of int32"):
+                query(ids)
+    assert graph.num_edges() == 30
+
+
 def test_out_edges_by_node_then_by_id():
     graphs = pair(lambda package: multigraph(package, 20, 300))
     for graph in graphs:
