@@ -91,7 +91,7 @@ class Queries(GraphData):
         """In-edges of nodes: (sources, destinations) for form "uv", with ids for "all", ids for "eid". By node, then by id."""
         etid, _, dst = self._ends_of(etype)
         nodes = self._nodes(v, dst, "v")
-        rows, cols, ids = _edges_of_rows(self._graph.relations[etid].graph().csc(), nodes)
+        rows, cols, ids = _edges_of_rows(self._graph.relations[etid].by_destination(), nodes)
         return _in_form(form, cols, rows, ids)
 
     def out_edges(self, u: Any, form: str = "uv", etype: Any = None) -> Any:

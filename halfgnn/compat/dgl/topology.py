@@ -25,6 +25,7 @@ class Relation:
     Attributes:
         num_src, num_dst, num_edges: counts.
         created: the formats that exist, of FORMATS.
+        is_turned: whether `graph` is that of the reversed edges turned around, whose csc is made of csr: rows are by source then.
     """
 
     def __init__(
@@ -34,17 +35,19 @@ class Relation:
         edges: Edges | None = None,
         graph: Graph | None = None,
         created: Iterable[str] = (),
+        is_turned: bool = False,
     ):
         self.num_src, self.num_dst = num_src, num_dst
         self._edges: Edges | Cached[Edges] | None = None if edges is None else (ordinary(edges[0]), ordinary(edges[1]))
         self._graph: Graph | Cached[Graph] | None = graph
         self._pairs: tuple[Tensor, Tensor] | Cached | None = None
         self._by_source: Adjacency | Cached[Adjacency] | None = None
+        self._reversed: Relation | None = None
         if edges is not None:
             self.num_edges, self.idtype, self.device = edges[0].shape[0], edges[0].dtype, edges[0].device
         elif graph is not None:
             self.num_edges, self.idtype, self.device = graph.num_edges, graph.idtype, graph.device
-        self.created = set(created)
+        self.created, self.is_turned = set(created), is_turned
 
     # ---- constructors ------------------------------------------------------------------------------------------------------------
 
@@ -120,6 +123,14 @@ class Relation:
             self._by_source = cacheable(made, made)
         return read_cached(self._by_source)
 
+    def by_destination(self) -> Adjacency:
+        """The in-edges of each destination by rising id, or in the order of the csc that the relation was made of."""
+        if not self.is_turned:
+            return self.graph().csc()
+        if self._reversed is None:
+            self._reversed = Relation(self.num_dst, self.num_src, self.edges()[::-1])
+        return self._reversed.by_source()
+
     def create(self, form: str) -> None:
         """Make a format now."""
         if form == "coo":
@@ -149,7 +160,7 @@ class Relation:
     # ---- the same edges otherwise ------------------------------------------------------------------------------------------------
 
     def _with(self, edges: Edges | None, graph: Graph | None, created: Iterable[str]) -> Relation:
-        return Relation(self.num_src, self.num_dst, edges, graph, created)
+        return Relation(self.num_src, self.num_dst, edges, graph, created, self.is_turned and graph is not None)
 
     def map(self, edges: Callable[[Tensor], Tensor], graph: Callable[[Graph], Graph]) -> Relation:
         """With edges(tensor) and graph(graph) in place of what exists."""
@@ -163,7 +174,9 @@ class Relation:
         edges = None if self._edges is None else self.edges()[::-1]
         graph = None if self._graph is None else read_cached(self._graph).reverse()
         turned = {"csc": "csr", "csr": "csc"}
-        return Relation(self.num_dst, self.num_src, edges, graph, [turned.get(form, form) for form in self.created])
+        created = [turned.get(form, form) for form in self.created]
+        is_turned = graph is not None and edges is not None and not self.is_turned
+        return Relation(self.num_dst, self.num_src, edges, graph, created, is_turned)
 
     def resized(self, num_src: int, num_dst: int) -> Relation:
         """With other numbers of nodes, which must be large enough."""
@@ -192,7 +205,7 @@ class Relation:
 
     def __getstate__(self) -> tuple:
         edges, graph = (None if part is None else read_cached(part) for part in (self._edges, self._graph))
-        return self.num_src, self.num_dst, edges, graph, sorted(self.created)
+        return self.num_src, self.num_dst, edges, graph, sorted(self.created), self.is_turned
 
     def __setstate__(self, state: tuple) -> None:
         self.__init__(*state)  # type: ignore[misc]

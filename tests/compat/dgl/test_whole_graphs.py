@@ -1,5 +1,8 @@
 """Batches, readout, subgraphs and transforms of halfgnn.compat.dgl beside DGL's."""
 
+import itertools
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -56,6 +59,9 @@ OF_ONE_TYPE = {
 
 OF_SEVERAL_TYPES = {
     "node_subgraph": lambda d, g: d.node_subgraph(g, {"user": [4, 0, 2], "item": [1, 5, 3]}),
+    "node_subgraph, ids kept": lambda d, g: d.node_subgraph(
+        g, {"user": [4, 0, 2], "item": [1, 5, 3], "tag": [2, 0]}, relabel_nodes=False
+    ),
     "edge_subgraph": lambda d, g: d.edge_subgraph(g, {"buys": [7, 1], ("item", "has", "tag"): [2]}),
     "in_subgraph": lambda d, g: d.in_subgraph(g, {"item": [2, 1], "user": [0]}, relabel_nodes=True),
     "khop_in_subgraph": lambda d, g: d.khop_in_subgraph(g, {"tag": [1, 0], "user": [2]}, 2),
@@ -131,6 +137,33 @@ def test_out_edges_by_node_then_by_id():
     for form in ("all", "uv", "eid"):
         assert_same(*(graph.out_edges([5, 0, 7], form) for graph in graphs))
     assert graphs[1].out_edges([5, 0, 7])[0].dtype is torch.int64
+
+
+@pytest.mark.parametrize("idtype", [torch.int32, torch.int64], ids=str)
+def test_edges_of_reversed_graphs_by_node_then_by_id(idtype):
+    """Whatever of the graph was made before, and what is made of the reversed one."""
+    firsts = (
+        lambda g: None,
+        lambda g: g.in_edges([3]),
+        lambda g: (g.in_edges([3]), g.out_edges([3]), g.adj_external()),
+    )
+    thens = (
+        lambda d, g: g,
+        lambda d, g: g.long(),
+        lambda d, g: pickle.loads(pickle.dumps(g)),
+        lambda d, g: d.reverse(g),
+    )
+    nodes = torch.tensor([5, 0, 7], dtype=idtype)
+    for first, then in itertools.product(firsts, thens):
+        turned = []
+        for package in (real, ours):
+            graph = multigraph(package, 20, 300, idtype)
+            first(graph)
+            turned.append(then(package, package.reverse(graph)))
+        for query in ("in_edges", "out_edges"):
+            assert_same(*(getattr(graph, query)(nodes.to(graph.idtype), form="all") for graph in turned))
+        ids = turned[1].in_edges([5], form="eid")
+        assert ids.numel() > 5 and bool((ids.diff() > 0).all())
 
 
 def test_batches_of_types_whose_ends_differ():
