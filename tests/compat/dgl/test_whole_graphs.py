@@ -182,6 +182,69 @@ def test_batches_of_types_whose_ends_differ():
         assert_same(*(package.batch([whole, whole]) for package, whole in zip((real, ours), batches)))
 
 
+@pytest.mark.parametrize("idtype", [torch.int32, torch.int64], ids=str)
+def test_batches_of_bipartite_graphs_of_different_sizes(idtype):
+    def made(package):
+        sizes = ((3, 5, 7), (4, 2, 6), (1, 6, 9), (2, 0, 0), (5, 3, 8))
+        return package.batch(
+            [
+                package.heterograph(
+                    {
+                        ("u", "r", "v"): tuple(
+                            torch.arange(num_edges, dtype=idtype) % max(n, 1) for n in (num_src, num_dst)
+                        )
+                    },
+                    {"u": num_src, "v": num_dst},
+                )
+                for num_src, num_dst, num_edges in sizes
+            ]
+        )
+
+    wholes = pair(made)
+    assert_same(*wholes)
+    assert_same(*(package.unbatch(whole) for package, whole in zip((real, ours), wholes)))
+    assert wholes[1].edges()[1].tolist()[7:13] == [5, 6, 5, 6, 5, 6]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_batches_have_edges_of_their_own(count):
+    """Tensors that a graph was made of may be written to later."""
+    src, dst = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])
+    whole = ours.batch([ours.graph((src, dst))] * count)
+    parts = ours.unbatch(whole)
+    src[0] = dst[1] = 1
+    assert [end[:3].tolist() for end in whole.edges()] == [[0, 1, 2], [1, 2, 0]]
+    assert [end.tolist() for part in parts for end in part.edges()] == [[0, 1, 2], [1, 2, 0]] * count
+    assert [end[-3:].tolist() for end in whole.edges()] == [
+        [3 * count - 3 + i for i in ids] for ids in ([0, 1, 2], [1, 2, 0])
+    ]
+
+
+def test_batches_are_restricted_to_the_formats_that_all_allow():
+    graph = multigraph(ours)
+    for others, expected in (
+        (["coo", "csc"], {"csc"}),
+        (["csr", "csc"], {"csr", "csc"}),
+        (["coo", "csr", "csc"], {"csr", "csc"}),
+    ):
+        formats = ours.batch([graph.formats(["csr", "csc"]), graph.formats(others)]).formats()
+        assert {*formats["created"], *formats["not created"]} == expected
+
+
+def test_features_of_batches_of_graphs_without_any():
+    """A graph without nodes or edges need not have them; others must."""
+    wholes = pair(
+        lambda package: package.batch(
+            [multigraph(package), package.graph(([], []), num_nodes=0), multigraph(package, 3, 2)]
+        )
+    )
+    assert_same(*wholes)
+    assert wholes[1].ndata["x"].shape == (12, 3) and wholes[1].edata["w"].shape == (32,)
+    for graphs in ([multigraph(ours), ours.rand_graph(3, 4)], [ours.rand_graph(3, 4), multigraph(ours)]):
+        with pytest.raises(ours.DGLError, match="different features of nodes"):
+            ours.batch(graphs)
+
+
 def batches(package):
     """Graphs of different sizes, one of them without edges, as one."""
     return package.batch([multigraph(package, n, e, torch.int32, n) for n, e in ((4, 9), (2, 0), (7, 5))])
