@@ -231,6 +231,15 @@ def test_batches_are_restricted_to_the_formats_that_all_allow():
         assert {*formats["created"], *formats["not created"]} == expected
 
 
+def test_batches_of_a_graph_whose_edges_alone_were_counted():
+    def made(package):
+        graph = multigraph(package)
+        graph.set_batch_num_edges(torch.tensor([10, 20]))
+        return package.batch([graph, multigraph(package)])
+
+    assert [whole.batch_num_edges().tolist() for whole in pair(made)] == [[10, 20, 30]] * 2
+
+
 def test_features_of_batches_of_graphs_without_any():
     """A graph without nodes or edges need not have them; others must."""
     wholes = pair(

@@ -124,6 +124,18 @@ def test_gradients_of_a_few_segments(ids, reduce, dtype):
         assert torch.allclose(out.double(), looped(src.detach().double(), indptr, reduce)[0], rtol=1e-2)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_second_derivatives_of_a_few_segments(reduce):
+    indptr, src = torch.tensor([0, 4, 4, 9, 12]), torch.randn(12, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: torch_scatter.segment_csr(x.pow(3), indptr, reduce=reduce), src)
+    # 257 is 256 in bf16: a gradient that is recorded is rounded once, too
+    rows = torch.randn(257, 3).bfloat16().requires_grad_()
+    out = torch_scatter.segment_csr(rows, torch.tensor([0, 257]), reduce=reduce)
+    (gradient,) = torch.autograd.grad(out.sum(), rows, create_graph=True)
+    expected = torch.tensor(1 / 257 if reduce == "mean" else 1.0).bfloat16()
+    assert gradient.dtype is torch.bfloat16 and torch.equal(gradient, expected.expand(257, 3))
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_a_few_segments_under_functorch():
     src, indptr = torch.randn(3, 12, 2, dtype=torch.float64), torch.tensor([0, 4, 4, 9, 12])
