@@ -187,7 +187,7 @@ class _Segments:
         if src.is_cuda or src.numel() >= LEAST_SUMMED:
             self.graph = graph_of_offsets(unwrapped(vector, "indptr"), self.length, "indptr")
         else:
-            self.offsets = vector
+            self.offsets = vector.contiguous()
 
     def if_covered(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """function(*arguments) of offsets, which kernels check; None if they do not cover src.

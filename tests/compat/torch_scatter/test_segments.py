@@ -124,6 +124,17 @@ def test_gradients_of_a_few_segments(ids, reduce, dtype):
         assert torch.allclose(out.double(), looped(src.detach().double(), indptr, reduce)[0], rtol=1e-2)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_columns_of_a_matrix_as_offsets_and_as_index(reduce):
+    """They are not contiguous."""
+    src, indptr, index = torch.randn(12, 2), torch.tensor([0, 4, 4, 9, 12]), torch.tensor([0] * 4 + [2] * 5 + [3] * 3)
+    expected, _ = looped(src, indptr, reduce)
+    for x in (src, src.clone().requires_grad_()):
+        assert torch.allclose(torch_scatter.segment_csr(x, torch.stack([indptr] * 2, 1)[:, 0], reduce=reduce), expected)
+        ids = torch.stack([index, index + 100], 1)[:, 0]
+        assert torch.allclose(torch_scatter.scatter(x, ids, 0, dim_size=4, reduce=reduce), expected)
+
+
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 def test_second_derivatives_of_a_few_segments(reduce):
     indptr, src = torch.tensor([0, 4, 4, 9, 12]), torch.randn(12, 2, dtype=torch.float64, requires_grad=True)
