@@ -110,7 +110,7 @@ def test_gather_is_the_inverse(device):
 @pytest.mark.parametrize("ids", [torch.int32, torch.int64], ids=str)
 def test_gradients_of_a_few_segments(ids, reduce, dtype):
     """Of offsets that no Graph is made of, and that cover the rows or leave some out, at both ends."""
-    for offsets in ([0, 4, 4, 9, 12], [2, 4, 4, 9, 11], [0, 12], [0, 0]):
+    for offsets in ([0, 4, 4, 9, 12], [2, 4, 4, 9, 11], [2, 4, 12], [0, 9], [0, 12], [0, 0]):
         indptr = torch.tensor(offsets, dtype=ids)
         src, weight = (torch.randint(-4, 5, (n, 3)).to(dtype) for n in (12, len(offsets) - 1))
         src.requires_grad_()
