@@ -131,8 +131,10 @@ def ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
 def numbered_ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """:func:`ranges` of one dtype, with the number of the range that each place is in before the lengths."""
     counts = last - first
+    total = int(counts.sum())
+    if total > INT32_MAX:
+        first, counts = first.long(), counts.long()
     ends = counts.cumsum(0, dtype=counts.dtype)
-    total = int(ends[-1]) if counts.numel() else 0
     numbers = torch.repeat_interleave(counts, output_size=total)
     places = (first - ends + counts).index_select(0, numbers)
     return places.add_(torch.arange(total, dtype=places.dtype, device=places.device)), numbers, counts

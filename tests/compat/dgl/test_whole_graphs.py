@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from halfgnn.compat.dgl import base
+
 from .pairs import assert_same, multigraph, ours, pair, real, typed
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -379,3 +381,13 @@ def test_topk_of_nan_and_infinities(descending, sortby):
         assert torch.equal(order.view(-1)[: len(part)], expected_order.view(-1))
         torch.testing.assert_close(rows[: len(part)], expected, equal_nan=True)
         assert not rows[len(part) :].any()
+
+
+def test_ranges_of_more_places_than_int32_holds(monkeypatch):
+    first, last = torch.tensor([2, 0], dtype=torch.int32), torch.tensor([5, 4], dtype=torch.int32)
+    places, numbers, counts = base.numbered_ranges(first, last)
+    assert places.dtype is torch.int32
+    monkeypatch.setattr(base, "INT32_MAX", 6)  # of 7 places
+    far, *others = base.numbered_ranges(first, last)
+    assert far.dtype is torch.int64 and far.tolist() == places.tolist() == [2, 3, 4, 0, 1, 2, 3]
+    assert others[0].tolist() == numbers.tolist() == [0, 0, 0, 1, 1, 1, 1] and others[1].tolist() == counts.tolist()
