@@ -13,6 +13,7 @@ import halfgnn.pyg
 from halfgnn.common.precision import HALF
 from halfgnn.graphs_by_tensor import store
 from halfgnn.pyg.drop_in import size, thresholds
+from halfgnn.pyg.drop_in.adapters import scatter as _sums
 from halfgnn.pyg.drop_in.adapters import spmm as _products
 from tests import support
 from tests.pyg.test_patch_modules import assert_same, randn
@@ -202,3 +203,9 @@ def test_few_columns_of_an_edge_index_that_is_used_on_are_not_noted(count, is_no
         assert store.has_graph(edge_index)
         columns = edge_index[:, torch.arange(count)]
     assert store.is_heard_of(columns) == is_noted
+
+
+def test_means_of_few_rows_divide_by_the_size_of_their_group():
+    src = torch.tensor([[1.0, 2.0], [3.0, 6.0], [5.0, -7.0]])
+    means = _sums.added_up(src, torch.tensor([0, 0, 2]), 4, True)
+    assert means.tolist() == [[2.0, 4.0], [0.0, 0.0], [5.0, -7.0], [0.0, 0.0]]
