@@ -129,7 +129,8 @@ def ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def numbered_ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`ranges` of one dtype, with the number of the range that each place is in before the lengths."""
+    """:func:`ranges` of R integers `first` and `last`, of one dtype: the P places, the number of the range that each of them is in
+    (P,), and the lengths (R,). int64 if there are more places than int32 holds."""
     counts = last - first
     total = int(counts.sum())
     if total > INT32_MAX:
