@@ -187,7 +187,7 @@ def main(argv: list[str] | None = None) -> list[Run]:
         if run.mode.dtype != torch.float32 and run.matmul_ms > 500 * run.history.epoch_seconds:
             print(
                 f"{run.label}: PyTorch's own matrix products take most of an epoch. They are slow in half precision"
-                " precision on processors without instructions for it"
+                " on processors without instructions for it"
             )
         if run.stats is not None:
             print(describe(run.stats))
