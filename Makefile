@@ -178,4 +178,4 @@ build/docs/env: requirements/docs.txt
 	touch $@
 
 clean:
-	rm -rf build halfgnn/_C.so halfgnn/_C.json benchmarks/yardsticks/_yardsticks.so benchmarks/yardsticks/_yardsticks.json
+	rm -rf build halfgnn/_C.so halfgnn/_C.json halfgnn/_autograd.so halfgnn/_autograd.json benchmarks/yardsticks/_yardsticks.so benchmarks/yardsticks/_yardsticks.json

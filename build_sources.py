@@ -146,6 +146,10 @@ def operators(abi: str) -> list[Path]:
     return [ROOT / "csrc" / "library.cpp", *_sources("csrc/ops/*.cpp"), *_sources(f"csrc/torch/{abi}/*.cpp")]
 
 
+def autograd() -> list[Path]:
+    return _sources("csrc/torch/autograd/*.cpp")
+
+
 def cpu_bindings() -> list[Path]:
     return _sources("csrc/cpu/*.cpp")
 

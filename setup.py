@@ -1,5 +1,6 @@
-"""Builds halfgnn/_C.so: operators, CPU kernels and, if a CUDA toolkit is found, CUDA kernels. In a checkout also the
-benchmarks' yardsticks (benchmarks/yardsticks/_yardsticks.so), which are not shipped.
+"""Builds halfgnn/_C.so: operators, CPU kernels and, if a CUDA toolkit is found, CUDA kernels; and halfgnn/_autograd.so, their
+autograd Functions in C++. In a checkout also the benchmarks' yardsticks (benchmarks/yardsticks/_yardsticks.so), which are not
+shipped.
 
 The library has no Python symbols (torch.ops.load_library loads it), so one build and one wheel serve every Python. By
 PyTorch's stable ABI it also serves torch 2.10 and every later one. By ATen it fits only the minor version of torch for
@@ -345,6 +346,13 @@ def operators(config) -> Extension:
     return extension(config, "halfgnn._C", [*written_files, *relative(kernels)], abi)
 
 
+def autograd(config) -> list[Extension]:
+    """The autograd Functions in C++: a library of its own, always by ATen. The stable ABI has none, and so a library by it
+    gets them beside the torch that it was built with."""
+    files = [together(config, "autograd", build_sources.autograd(), "aten")]
+    return [] if config.is_trial else [extension(config, "halfgnn._autograd", files, "aten")]
+
+
 def yardsticks(config) -> list[Extension]:
     """For the benchmarks and their tests: built by setup.py's own commands, and no part of a wheel or an installation.
     Always by ATen."""
@@ -474,7 +482,7 @@ def main():
     if config.cuda_home:  # before the import of cpp_extension, which looks once and cannot see through wrappers
         os.environ["CUDA_HOME"] = config.cuda_home
     return setup(
-        ext_modules=[operators(config), *yardsticks(config)],
+        ext_modules=[operators(config), *autograd(config), *yardsticks(config)],
         install_requires=[required_torch(config)],
         distclass=distribution_of(config.distribution),
         cmdclass={"build_ext": build_command(config), "bdist_wheel": Wheel},

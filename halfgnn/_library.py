@@ -149,9 +149,22 @@ def _load() -> dict[str, Any]:
         torch.ops.load_library(_PATH)
     except OSError as error:
         raise ImportError(f"{_PATH} does not load with torch {torch.__version__}. {_cure(built)} ({error})") from error
+    _load_autograd()
     if built and _is_stable(built):
         _stable_abi.complete("halfgnn")
+        _stable_abi.complete_errors("halfgnn_autograd")
     return built or {}
+
+
+def _load_autograd() -> None:
+    """Loads the autograd Functions in C++ (csrc/torch/autograd), which call PyTorch by ATen, beside the torch that they fit.
+
+    Beside another one the Functions in Python do the same.
+    """
+    path = os.path.join(_FOLDER, "_autograd.so")
+    built = _built_for(path) if os.path.exists(path) else None
+    if built and _why_unfit({**built, "cuda": None}, torch.__version__, None, torch.compiled_with_cxx11_abi()) is None:
+        torch.ops.load_library(path)
 
 
 _FACTS = _load()

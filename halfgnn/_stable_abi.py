@@ -22,17 +22,37 @@ _TYPED = re.compile(r"(\w+): (.*)", re.DOTALL)  # csrc/torch/stable/errors.h
 
 def complete(namespace: str) -> None:
     """Completes all operators of a library that has been loaded: torch.ops.<namespace>.*"""
-    packets = getattr(torch.ops, namespace)
-    prefix = f"{namespace}::"
-    for name in [x.removeprefix(prefix) for x in torch._C._dispatch_get_all_op_names() if x.startswith(prefix)]:
-        packet = getattr(packets, name)
+    for packet in _packets(namespace):
         complete_one = _writing if packet.default._schema.is_mutable else _returning
         for operator in (packet, packet.default):
-            kind = type(operator)
-            complete_call = complete_one(operator._op, packet.default)
-            operator.__class__ = type(
-                kind.__name__, (kind,), {"__call__": complete_call, "__module__": kind.__module__}
-            )
+            _set_call(operator, complete_one(operator._op, packet.default))
+
+
+def complete_errors(namespace: str) -> None:
+    """Gives operators that call those of such a library (csrc/torch/autograd) the errors that these mean."""
+    for packet in _packets(namespace):
+        _set_call(packet.default, _with_typed_errors(packet.default._op))
+
+
+def _packets(namespace: str) -> list[Any]:
+    prefix = f"{namespace}::"
+    names = [x.removeprefix(prefix) for x in torch._C._dispatch_get_all_op_names() if x.startswith(prefix)]
+    return [getattr(getattr(torch.ops, namespace), name) for name in names]
+
+
+def _set_call(operator: Any, call: Callable[..., Any]) -> None:
+    kind = type(operator)
+    operator.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
+
+
+def _with_typed_errors(call: Callable[..., Any]) -> Callable[..., Any]:
+    def complete_call(self: Any, /, *args: Any) -> Any:
+        try:
+            return call(*args)
+        except RuntimeError as error:
+            raise _typed(error) from None
+
+    return complete_call
 
 
 def _typed(error: RuntimeError) -> Exception:

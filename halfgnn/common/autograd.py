@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections import namedtuple
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .precision import without_autocast
 
@@ -20,10 +21,10 @@ RECORDERS: list[Callable[[type[torch.autograd.Function], Sequence[Any]], Any]] =
 
 
 def apply(function: type[torch.autograd.Function], *args):
-    """function.apply(*args) without its costliest part.
+    """function.apply(*args), by the operator of csrc/torch/autograd if `function` is :func:`in_cpp`.
 
-    Function.apply reads the signature of `forward` at every call, which is needless because all arguments are given. Traced code
-    and functorch transforms take the public route.
+    Without one, what costs most of Function.apply is left out: it reads the signature of `forward` at every call, which is needless
+    because all arguments are given. Compiled code and functorch transforms take the public route.
 
     A tensor that outlived its functorch transform is unwrapped, as in Function.apply. So no gradient is recorded into what the
     transform left behind.
@@ -36,7 +37,52 @@ def apply(function: type[torch.autograd.Function], *args):
         return function.apply(*args)
     # Only a tensor that requires a gradient can record one, and most arguments do not: isinstance takes longer to say no.
     alive = [_alive(x) if getattr(x, "requires_grad", False) and isinstance(x, Tensor) else x for x in args]
+    if _is_eager() and getattr(function, "operator", None) and function.takes(*args):  # type: ignore[attr-defined]
+        return function.operator(*alive)  # type: ignore[attr-defined]
     return super(torch.autograd.Function, function).apply(*alive)  # type: ignore[misc]
+
+
+def _is_eager() -> bool:
+    """Whether neither a trace nor another dispatch mode sees the operators that are called, and no tensor has a tangent."""
+    return forward_ad._current_level < 0 and torch._C._len_torch_dispatch_stack() == 0
+
+
+_Function = TypeVar("_Function", bound=type[torch.autograd.Function])
+_IN_CPP: dict[str, Any] = {}  # by the names of their operators
+_SCALAR_TYPES = {5: torch.float16, 6: torch.float32, 7: torch.float64, 15: torch.bfloat16}  # c10/core/ScalarType.h
+
+
+def in_cpp(name: str, takes: Callable[..., bool] = lambda *args: True) -> Callable[[_Function], _Function]:
+    """For an autograd Function with the arguments of torch.ops.halfgnn_autograd.<name>, which does the same in C++.
+
+    takes(*args): whether the operator in C++ supports these arguments.
+    The Function has `gradients(kept, grad, needs)`: the gradients of the operands from what the operator keeps, None for one that
+    is not needed. The operator calls it where they are recorded themselves, and where a side of the topology is missing.
+    """
+
+    def of(function: _Function) -> _Function:
+        packet = getattr(torch.ops.halfgnn_autograd, name, None)  # None beside another torch: halfgnn/_library.py
+        function.operator = packet and packet.default  # type: ignore[attr-defined]
+        function.takes = staticmethod(takes)  # type: ignore[attr-defined]
+        _IN_CPP[name] = function
+        return function
+
+    return of
+
+
+def shapes_and_dtypes(kept: Sequence) -> tuple[tuple[torch.Size, torch.Size], tuple[torch.dtype, torch.dtype]]:
+    """Those of two operands, of the last four values that an operator in C++ keeps."""
+    lhs_shape, rhs_shape, lhs_dtype, rhs_dtype = kept[-4:]
+    return (torch.Size(lhs_shape), torch.Size(rhs_shape)), (_SCALAR_TYPES[lhs_dtype], _SCALAR_TYPES[rhs_dtype])
+
+
+def _gradients_by_python(name, kept, grad, needs):
+    return list(_IN_CPP[name].gradients(kept, grad, needs))
+
+
+_LIBRARY = torch.library.Library("halfgnn_autograd", "FRAGMENT")
+_LIBRARY.define("gradients_by_python(str name, Any[] kept, Tensor grad, bool[] needs) -> Any[]")
+_LIBRARY.impl("gradients_by_python", _gradients_by_python, "CompositeImplicitAutograd")
 
 
 def _alive(x: Any) -> Tensor:

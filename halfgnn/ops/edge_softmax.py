@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..common.autograd import apply, is_recorded, recorded
+from ..common.autograd import apply, in_cpp, is_recorded, recorded
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
@@ -28,6 +28,7 @@ def _(indptr, edge_ids, out, grad, short_rows=False):
     return torch.empty_like(out, memory_format=torch.contiguous_format)
 
 
+@in_cpp("edge_softmax")
 class _EdgeSoftmax(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -42,12 +43,19 @@ class _EdgeSoftmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        args = *ctx.saved_tensors, grad, ctx.short_rows
-        if is_recorded():
-            grad_logits = recorded("edge_softmax", _edge_softmax_backward, args, _gradient, args[:4])
-        else:
-            grad_logits = _edge_softmax_backward(*args)
-        return None, None, grad_logits, None
+        return None, None, _differentiated(*ctx.saved_tensors, grad, ctx.short_rows), None
+
+    @staticmethod
+    def gradients(kept, grad, needs):
+        indptr, edge_ids, _, short_rows, out = kept
+        return (_differentiated(indptr, edge_ids, out, grad, short_rows),)
+
+
+def _differentiated(*args):
+    """The gradient of logits by the raw operator, recorded if it is to be."""
+    if is_recorded():
+        return recorded("edge_softmax", _edge_softmax_backward, args, _gradient, args[:4])
+    return _edge_softmax_backward(*args)
 
 
 def _gradient(indptr, edge_ids, out, grad):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import MESSAGE_OPS, check_name
-from ..common.autograd import apply, inputs_of, is_recorded, saved_tensors
+from ..common.autograd import apply, in_cpp, inputs_of, is_recorded, saved_tensors, shapes_and_dtypes
 from ..common.fake import register_fake
 from ..common.operands import check_operand, name_operands, operand_errors
 from ..common.precision import autocast, autocast_all
@@ -53,6 +53,7 @@ def _(
     return grad.new_empty(lhs_shape if side == "lhs" else rhs_shape, dtype=dtype)
 
 
+@in_cpp("gsddmm")
 class _GSDDMM(torch.autograd.Function):
     """gsddmm with its gradients. Each is a sum over the edges of the operand's nodes, walked from that side."""
 
@@ -81,16 +82,27 @@ class _GSDDMM(torch.autograd.Function):
     def backward(ctx, grad):
         *sides, lhs, rhs = saved_tensors(ctx, "gsddmm")
         needs = _Inputs(*ctx.needs_input_grad)
-        if is_recorded():
-            call = _Call(ctx.op, ctx.shapes, ctx.dtypes, ctx.short_rows, ctx.targets)
-            grad_lhs, grad_rhs = gradients(call, sides, grad, lhs, rhs, needs.lhs, needs.rhs)
-        else:
-            args = ctx, sides, grad, lhs, rhs, needs.lhs, needs.rhs
-            grad_lhs, grad_rhs = _gradients(*args, may_pass_on=not torch.compiler.is_compiling())
+        grad_lhs, grad_rhs = _differentiated(ctx, sides, grad, lhs, rhs, needs.lhs, needs.rhs)
         return tuple(_Inputs(lhs=grad_lhs, rhs=grad_rhs))
+
+    @staticmethod
+    def gradients(kept, grad, needs):
+        x = _Inputs(*kept[:-4])
+        targets = x.lhs_target, x.rhs_target
+        call = _Call(x.op, *shapes_and_dtypes(kept), (x.short_rows, x.out_short_rows), targets)
+        return _differentiated(call, kept[:6], grad, x.lhs, x.rhs, *needs)
 
 
 _Inputs = inputs_of(_GSDDMM)
+
+
+def _differentiated(call, sides, grad, lhs, rhs, need_lhs: bool, need_rhs: bool):
+    """Both gradients, recorded if they are to be. call: as for _gradients."""
+    if is_recorded():
+        call = _Call(call.op, call.shapes, call.dtypes, call.short_rows, call.targets)
+        return gradients(call, sides, grad, lhs, rhs, need_lhs, need_rhs)
+    is_compiling = torch.compiler.is_compiling()
+    return _gradients(call, sides, grad, lhs, rhs, need_lhs, need_rhs, may_pass_on=not is_compiling)
 
 
 def _gradients(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import _library
 from ..common.arguments import REDUCES, check_name
-from ..common.autograd import apply, is_recorded, recorded
+from ..common.autograd import apply, in_cpp, is_recorded, recorded
 from ..common.fake import register_fake
 from ..common.operands import check_dense, check_tensor
 from ..common.precision import autocast
@@ -31,6 +31,7 @@ def _(offsets, grad, arg, reduce, num_rows):
     return grad.new_empty((num_rows, *grad.shape[1:]))
 
 
+@in_cpp("segment_reduce")
 class _SegmentReduce(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -51,15 +52,23 @@ class _SegmentReduce(torch.autograd.Function):
         if grad is None:
             return None, None, None
         offsets, arg = ctx.saved_tensors
-        args = offsets, grad, arg, ctx.reduce, ctx.num_rows
-        if not is_recorded():
-            grad_value = _segment_reduce_backward(*args)
-        elif arg is None:
-            grad_value = apply(_SegmentReduceBackward, *args)
-        else:
-            again = functools.partial(rows_of_elements, num_rows=ctx.num_rows)
-            grad_value = recorded("segment_reduce", _segment_reduce_backward, args, again, (grad, arg))
-        return None, grad_value, None
+        return None, _differentiated(offsets, grad, arg, ctx.reduce, ctx.num_rows), None
+
+    @staticmethod
+    def gradients(kept, grad, needs):
+        offsets, _, reduce, arg, num_rows = kept
+        return (_differentiated(offsets, grad, arg, reduce, num_rows),)
+
+
+def _differentiated(offsets, grad, arg, reduce, num_rows):
+    """The gradient of value by the raw operator, recorded if it is to be."""
+    args = offsets, grad, arg, reduce, num_rows
+    if not is_recorded():
+        return _segment_reduce_backward(*args)
+    if arg is None:
+        return apply(_SegmentReduceBackward, *args)
+    again = functools.partial(rows_of_elements, num_rows=num_rows)
+    return recorded("segment_reduce", _segment_reduce_backward, args, again, (grad, arg))
 
 
 class _SegmentReduceBackward(torch.autograd.Function):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import MESSAGE_OPS, REDUCES, check_name
-from ..common.autograd import apply, inputs_of, is_recorded, recorded, saved_tensors
+from ..common.autograd import apply, in_cpp, inputs_of, is_recorded, recorded, saved_tensors, shapes_and_dtypes
 from ..common.fake import register_fake
 from ..common.operands import check_rows, name_operands, operand_errors
 from ..common.precision import autocast_all
@@ -48,6 +48,7 @@ def _(
     )
 
 
+@in_cpp("gspmm")
 class _GSpMM(torch.autograd.Function):
     """gspmm with its gradients. An operand is kept only if a gradient reads it."""
 
@@ -91,20 +92,33 @@ class _GSpMM(torch.autograd.Function):
         if grad is None:
             return tuple(_Inputs())
         needs = _Inputs(*ctx.needs_input_grad)
-        if is_recorded() and ctx.reduce in ("sum", "mean"):
-            *sides, lhs, rhs, _ = saved_tensors(ctx, "gspmm")
-            call = _Call(ctx.op, ctx.shapes, ctx.dtypes, ctx.short_rows, ctx.reduce)
-            grad_lhs, grad_rhs = gradients(call, sides, grad, lhs, rhs, needs.lhs, needs.rhs)
-        else:
-            saved = saved_tensors(ctx, "gspmm")
-            if ctx.out_weights is not None:
-                saved = (*saved[:5], None, saved[6], ctx.out_weights, saved[8])
-            grad_lhs, grad_rhs = _gradients(ctx, needs.lhs, needs.rhs, grad, *saved, schedule=ctx.out_schedule)
+        *sides, lhs, rhs, arg = saved_tensors(ctx, "gspmm")
+        grad_lhs, grad_rhs = _differentiated(
+            ctx, sides, grad, lhs, rhs, arg, needs.lhs, needs.rhs, ctx.out_weights, ctx.out_schedule
+        )
         # A plain tuple: torch.compile of torch 2.11 loses gradients that a named one holds.
-        return tuple(_Inputs(lhs=grad_lhs if needs.lhs else None, rhs=grad_rhs if needs.rhs else None))
+        return tuple(_Inputs(lhs=grad_lhs, rhs=grad_rhs))
+
+    @staticmethod
+    def gradients(kept, grad, needs):
+        x, arg = _Inputs(*kept[:-5]), kept[-5]
+        call = _Call(x.op, *shapes_and_dtypes(kept), (x.short_rows, x.out_short_rows), x.reduce)
+        return _differentiated(call, kept[:6], grad, x.lhs, x.rhs, arg, *needs, x.out_weights, x.out_schedule)
 
 
 _Inputs = inputs_of(_GSpMM)
+
+
+def _differentiated(call, sides, grad, lhs, rhs, arg, need_lhs: bool, need_rhs: bool, out_weights, out_schedule):
+    """Both gradients, None for one that is not needed, recorded if they are to be. call: as for _gradients."""
+    if is_recorded() and arg is None:
+        call = _Call(call.op, call.shapes, call.dtypes, call.short_rows, call.reduce)
+        return gradients(call, sides, grad, lhs, rhs, need_lhs, need_rhs)
+    if out_weights is not None:
+        sides, rhs = (*sides[:5], None), out_weights
+    args = (call, need_lhs, need_rhs, grad, *sides, lhs, rhs, arg, out_schedule)
+    results = _gradients(*args)
+    return tuple(x if need else None for x, need in zip(results, (need_lhs, need_rhs)))
 
 
 def _gradients(

@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
   case "$1" in -o) out=$2 ;; -shared) shared=yes ;; esac
   shift
 done
-if [ $shared = yes ]; then cp {library} "$out"; else : > "$out"; echo "$out:" > "$out.d"; fi
+if [ $shared = yes ]; then cp {folder}/"${{out##*/}}" "$out"; else : > "$out"; echo "$out:" > "$out.d"; fi
 """
 
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="the sources are not here")
@@ -57,7 +57,7 @@ def python(*args, **environment):
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     compiler = folder / "c++"
-    compiler.write_text(COMPILER.format(library=shlex.quote(os.path.abspath(_library._PATH))))
+    compiler.write_text(COMPILER.format(folder=shlex.quote(os.path.dirname(os.path.abspath(_library._PATH)))))
     compiler.chmod(0o755)
     build = ("build", "-b", folder / "build", "egg_info", "-e", folder)
     made = python(

@@ -15,6 +15,7 @@ MAY_INCLUDE = {
     "csrc/cuda/kernels": ("csrc/core",),
     "csrc/torch/aten": ("csrc/torch",),
     "csrc/torch/stable": ("csrc/torch",),
+    "csrc/torch/autograd": (),
     "csrc/torch": ("csrc/torch/aten", "csrc/torch/stable"),
     "csrc/cpu": ("csrc/core", "csrc/cpu/kernels", "csrc/torch"),
     "csrc/cuda": ("csrc/core", "csrc/cuda/kernels", "csrc/torch"),

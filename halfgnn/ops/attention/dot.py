@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...common.arguments import check_number, check_probability
-from ...common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, saved_tensors
+from ...common.autograd import apply, in_cpp, inputs_of, is_recorded, pull_back, recorded, saved_tensors
 from ...common.operands import check_operand
 from ...common.precision import autocast, without_autocast
 from ...common.products import chunks, is_transformed
@@ -69,6 +69,7 @@ class _Options(NamedTuple):
     out_short_rows: bool
 
 
+@in_cpp("dot_attention", takes=lambda *args: args[12] is None)  # edge_feat
 class _DotAttention(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -99,16 +100,27 @@ class _DotAttention(torch.autograd.Function):
             return tuple(_Inputs())
         needs = _Inputs(*ctx.needs_input_grad)
         saved = saved_tensors(ctx, "dot_attention")
-        args = ctx.options, needs, grad, *saved
-        if is_recorded():
-            again = functools.partial(_composed_gradients, ctx.options, needs[6:15])
-            gradients = recorded("dot_attention", _gradients, args, again, (*saved[:16], grad))
-        else:
-            gradients = _gradients(*args)
-        return needed_only(gradients, needs, first=6)
+        return needed_only(_differentiated(ctx.options, needs, grad, *saved), needs, first=6)
+
+    @staticmethod
+    def gradients(kept, grad, needs):
+        x = _Inputs(*kept[:-4])
+        options = _Options(x.scale, x.dropout_p, x.key_is_value, x.one_weight, x.short_rows, x.out_short_rows)
+        needs = _Inputs(*[None] * 6, *needs)
+        gradients = _differentiated(options, needs, grad, *kept[:15], x.seed, *kept[-4:])
+        return needed_only(gradients, needs, first=6)[6:12]
 
 
 _Inputs = inputs_of(_DotAttention)
+
+
+def _differentiated(options: _Options, needs, grad, *saved):
+    """Those of the operands, recorded if they are to be."""
+    args = options, needs, grad, *saved
+    if not is_recorded():
+        return _gradients(*args)
+    again = functools.partial(_composed_gradients, options, needs[6:15])
+    return recorded("dot_attention", _gradients, args, again, (*saved[:16], grad))
 
 
 def _gradients(options: _Options, needs, grad, *saved):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...common.arguments import check_number, check_probability
-from ...common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, saved_tensors
+from ...common.autograd import apply, in_cpp, inputs_of, is_recorded, pull_back, recorded, saved_tensors
 from ...common.operands import check_operand
 from ...common.precision import autocast, without_autocast
 from ...graph_argument import GraphLike, as_graph
@@ -27,6 +27,7 @@ _gat_backward = torch.ops.halfgnn.gat_attention_backward.default
 # ---- autograd ----------------------------------------------------------------------------------------------------------------
 
 
+@in_cpp("gat_attention")
 class _GATAttention(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -55,27 +56,31 @@ class _GATAttention(torch.autograd.Function):
     def backward(ctx, grad, *_):
         if grad is None:
             return tuple(_GATInputs())
-        *csr_and_operands, seed, out, lse, out_residual, positive = saved_tensors(ctx, "gat_attention")
         needs = _GATInputs(*ctx.needs_input_grad)
-        args = (
-            *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse, out_residual, positive, needs.edge_logits,
-            ctx.short_rows, ctx.out_schedule,
-        )  # fmt: skip
-        if is_recorded():
-            needed = needs.feat, needs.attn_src, needs.attn_dst, needs.edge_logits
-            again = functools.partial(_gat_gradients, needed, ctx.slope, ctx.dropout_p)
-            gradients = recorded("gat_attention", _gat_backward, args, again, (*csr_and_operands, seed, grad))
-        else:
-            gradients = _gat_backward(*args)
-        feat, attn_src, attn_dst, edge_logits = gradients
-        return tuple(
-            _GATInputs(
-                feat=feat if needs.feat else None,
-                attn_src=attn_src if needs.attn_src else None,
-                attn_dst=attn_dst if needs.attn_dst else None,
-                edge_logits=edge_logits if needs.edge_logits else None,
-            )
+        needed = needs.feat, needs.attn_src, needs.attn_dst, needs.edge_logits
+        saved = saved_tensors(ctx, "gat_attention")
+        feat, attn_src, attn_dst, edge_logits = _differentiated(
+            saved[:7], (ctx.slope, ctx.dropout_p, saved[7]), grad, saved[8:], needed, ctx.short_rows, ctx.out_schedule
         )
+        return tuple(_GATInputs(feat=feat, attn_src=attn_src, attn_dst=attn_dst, edge_logits=edge_logits))
+
+    @staticmethod
+    def gradients(kept, grad, needs):
+        x, results = _GATInputs(*kept[:-4]), kept[-4:]
+        options = x.slope, x.dropout_p, x.seed
+        return _differentiated(kept[3:10], options, grad, results, needs, x.out_short_rows, x.out_schedule)
+
+
+def _differentiated(csr_and_operands, options, grad, results, needed, short_rows, schedule):
+    """The gradients of the operands, None for one that is not needed, recorded if they are to be."""
+    slope, dropout_p, seed = options
+    args = (*csr_and_operands, *options, grad, *results, needed[-1], short_rows, schedule)
+    if is_recorded():
+        again = functools.partial(_gat_gradients, needed, slope, dropout_p)
+        gradients = recorded("gat_attention", _gat_backward, args, again, (*csr_and_operands, seed, grad))
+    else:
+        gradients = _gat_backward(*args)
+    return tuple(x if need else None for x, need in zip(gradients, needed))
 
 
 _GATInputs = inputs_of(_GATAttention)

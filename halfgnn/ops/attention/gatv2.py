@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...common.arguments import check_number, check_probability
-from ...common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, saved_tensors
+from ...common.autograd import apply, in_cpp, inputs_of, is_recorded, pull_back, recorded, saved_tensors
 from ...common.operands import check_dense, check_operand, check_tensor
 from ...common.precision import autocast, without_autocast
 from ...graph_argument import GraphLike, as_graph
@@ -62,6 +62,7 @@ class _Options(NamedTuple):
     out_short_rows: bool
 
 
+@in_cpp("gatv2_attention", takes=lambda *args: not _projects(args[6], args[11]))  # feat_src and edge_feat
 class _GATv2Attention(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -87,16 +88,27 @@ class _GATv2Attention(torch.autograd.Function):
             return tuple(_Inputs())
         needs = _Inputs(*ctx.needs_input_grad)
         saved = saved_tensors(ctx, "gatv2_attention")
-        args = ctx.options, needs, grad, *saved
-        if is_recorded():
-            again = functools.partial(_composed_gradients, ctx.options, needs[6:13])
-            gradients = recorded("gatv2_attention", _gradients, args, again, (*saved[:14], grad))
-        else:
-            gradients = _gradients(*args)
-        return needed_only(gradients, needs, first=6)
+        return needed_only(_differentiated(ctx.options, needs, grad, *saved), needs, first=6)
+
+    @staticmethod
+    def gradients(kept, grad, needs):
+        x = _Inputs(*kept[:-3])
+        options = _Options(x.slope, x.dropout_p, x.short_rows, x.out_short_rows)
+        needs = _Inputs(*[None] * 6, *needs)
+        gradients = _differentiated(options, needs, grad, *kept[:13], x.seed, *kept[-3:])
+        return needed_only(gradients, needs, first=6)[6:13]
 
 
 _Inputs = inputs_of(_GATv2Attention)
+
+
+def _differentiated(options: _Options, needs, grad, *saved):
+    """Those of the operands, recorded if they are to be."""
+    args = options, needs, grad, *saved
+    if not is_recorded():
+        return _gradients(*args)
+    again = functools.partial(_composed_gradients, options, needs[6:13])
+    return recorded("gatv2_attention", _gradients, args, again, (*saved[:14], grad))
 
 
 def _gradients(options: _Options, needs, grad, *saved):
