@@ -56,8 +56,9 @@ def in_cpp(name: str, takes: Callable[..., bool] = lambda *args: True) -> Callab
     """For an autograd Function with the arguments of torch.ops.halfgnn_autograd.<name>, which does the same in C++.
 
     takes(*args): whether the operator in C++ supports these arguments.
-    The Function has `gradients(kept, grad, needs)`: the gradients of the operands from what the operator keeps, None for one that
-    is not needed. The operator calls it where they are recorded themselves, and where a side of the topology is missing.
+    The Function has `gradients(kept, grads, needs)`: the gradients of the operands from what the operator keeps and those of its
+    results, None for one that is not needed. The operator calls it where they are recorded themselves, and where a side of the
+    topology is missing.
     """
 
     def of(function: _Function) -> _Function:
@@ -76,12 +77,12 @@ def shapes_and_dtypes(kept: Sequence) -> tuple[tuple[torch.Size, torch.Size], tu
     return (torch.Size(lhs_shape), torch.Size(rhs_shape)), (_SCALAR_TYPES[lhs_dtype], _SCALAR_TYPES[rhs_dtype])
 
 
-def _gradients_by_python(name, kept, grad, needs):
-    return list(_IN_CPP[name].gradients(kept, grad, needs))
+def _gradients_by_python(name, kept, grads, needs):
+    return list(_IN_CPP[name].gradients(kept, grads, needs))
 
 
 _LIBRARY = torch.library.Library("halfgnn_autograd", "FRAGMENT")
-_LIBRARY.define("gradients_by_python(str name, Any[] kept, Tensor grad, bool[] needs) -> Any[]")
+_LIBRARY.define("gradients_by_python(str name, Any[] kept, Any[] grads, bool[] needs) -> Any[]")
 _LIBRARY.impl("gradients_by_python", _gradients_by_python, "CompositeImplicitAutograd")
 
 

@@ -46,9 +46,9 @@ class _EdgeSoftmax(torch.autograd.Function):
         return None, None, _differentiated(*ctx.saved_tensors, grad, ctx.short_rows), None
 
     @staticmethod
-    def gradients(kept, grad, needs):
+    def gradients(kept, grads, needs):
         indptr, edge_ids, _, short_rows, out = kept
-        return (_differentiated(indptr, edge_ids, out, grad, short_rows),)
+        return (_differentiated(indptr, edge_ids, out, grads[0], short_rows),)
 
 
 def _differentiated(*args):

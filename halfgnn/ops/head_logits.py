@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..common.autograd import apply, saved_tensors
+from ..common.autograd import apply, in_cpp, saved_tensors
 from ..common.fake import register_fake
 from ..common.precision import without_autocast
 from ..common.products import is_transformed
@@ -29,6 +29,7 @@ def _(feat, attn, more_attn, grad, more_grad, upstream, need_feat, need_attn):
     )
 
 
+@in_cpp("head_logits")
 class _HeadLogits(torch.autograd.Function):
     """feat itself, and its logits. So its gradient and that of the logits are added in one pass, and rounded once more.
 
@@ -55,9 +56,9 @@ class _HeadLogits(torch.autograd.Function):
         need_feat, need_attn, need_more = ctx.needs_input_grad
         if grad is None and more_grad is None:
             return upstream, None, None
+        if torch.is_grad_enabled() or is_transformed(*_given(upstream, grad, more_grad)):
+            return _gradients(feat, attn, more_attn, upstream, grad, more_grad, ctx.needs_input_grad)
         with without_autocast(feat.device):  # autocast may be on when the backward runs
-            if torch.is_grad_enabled() or is_transformed(*_given(upstream, grad, more_grad)):
-                return _gradients(feat, attn, more_attn, upstream, grad, more_grad, ctx.needs_input_grad)
             needs_attns = need_attn or need_more
             args = feat, attn, more_attn, grad, more_grad, upstream, need_feat, needs_attns
             grad_feat, grad_attns = _head_logits_backward(*args)
@@ -67,6 +68,10 @@ class _HeadLogits(torch.autograd.Function):
             of_attns[0] if need_attn else None,
             of_attns[-1] if need_more else None,
         )
+
+    @staticmethod
+    def gradients(kept, grads, needs):
+        return _gradients(*kept, *grads, needs)
 
 
 def _given(*tensors: Tensor | None) -> list[Tensor]:
@@ -78,6 +83,12 @@ def _dot(feat: Tensor, attn: Tensor) -> Tensor:
 
 
 def _gradients(feat, attn, more_attn, upstream, grad, more_grad, needs) -> tuple[Tensor | None, ...]:
+    """By PyTorch's operators, which autograd differentiates."""
+    with without_autocast(feat.device):  # autocast may be on when the backward runs
+        return _composed(feat, attn, more_attn, upstream, grad, more_grad, needs)
+
+
+def _composed(feat, attn, more_attn, upstream, grad, more_grad, needs) -> tuple[Tensor | None, ...]:
     of_feat, of_attns = upstream, []
     for x, g, need in zip((attn, more_attn), (grad, more_grad), needs[1:]):
         of_attns.append((g.unsqueeze(-1) * feat.to(g.dtype)).sum(0, keepdim=True) if need and g is not None else None)
@@ -92,4 +103,4 @@ def with_head_logits(feat: Tensor, attn: Tensor, more_attn: Tensor | None = None
 
     attns are fp32, or fp64 beside an fp64 feat, and so are the logits. They are not rounded to the type of feat.
     """
-    return apply(_HeadLogits, feat, attn, more_attn)
+    return apply(_HeadLogits, feat, attn, more_attn)[: 2 if more_attn is None else 3]

@@ -86,11 +86,11 @@ class _GSDDMM(torch.autograd.Function):
         return tuple(_Inputs(lhs=grad_lhs, rhs=grad_rhs))
 
     @staticmethod
-    def gradients(kept, grad, needs):
+    def gradients(kept, grads, needs):
         x = _Inputs(*kept[:-4])
         targets = x.lhs_target, x.rhs_target
         call = _Call(x.op, *shapes_and_dtypes(kept), (x.short_rows, x.out_short_rows), targets)
-        return _differentiated(call, kept[:6], grad, x.lhs, x.rhs, *needs)
+        return _differentiated(call, kept[:6], grads[0], x.lhs, x.rhs, *needs)
 
 
 _Inputs = inputs_of(_GSDDMM)

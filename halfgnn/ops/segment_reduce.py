@@ -55,9 +55,9 @@ class _SegmentReduce(torch.autograd.Function):
         return None, _differentiated(offsets, grad, arg, ctx.reduce, ctx.num_rows), None
 
     @staticmethod
-    def gradients(kept, grad, needs):
+    def gradients(kept, grads, needs):
         offsets, _, reduce, arg, num_rows = kept
-        return (_differentiated(offsets, grad, arg, reduce, num_rows),)
+        return (_differentiated(offsets, grads[0], arg, reduce, num_rows),)
 
 
 def _differentiated(offsets, grad, arg, reduce, num_rows):

@@ -100,10 +100,10 @@ class _GSpMM(torch.autograd.Function):
         return tuple(_Inputs(lhs=grad_lhs, rhs=grad_rhs))
 
     @staticmethod
-    def gradients(kept, grad, needs):
+    def gradients(kept, grads, needs):
         x, arg = _Inputs(*kept[:-5]), kept[-5]
         call = _Call(x.op, *shapes_and_dtypes(kept), (x.short_rows, x.out_short_rows), x.reduce)
-        return _differentiated(call, kept[:6], grad, x.lhs, x.rhs, arg, *needs, x.out_weights, x.out_schedule)
+        return _differentiated(call, kept[:6], grads[0], x.lhs, x.rhs, arg, *needs, x.out_weights, x.out_schedule)
 
 
 _Inputs = inputs_of(_GSpMM)

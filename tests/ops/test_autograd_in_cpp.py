@@ -9,6 +9,7 @@ import torch
 
 from halfgnn import Graph, _library, ops
 from halfgnn.common import autograd
+from halfgnn.ops.head_logits import with_head_logits
 from halfgnn.ops.spmm import _GSpMM
 
 NUM_SRC, NUM_DST, NUM_EDGES, HEADS, DIM = 7, 5, 23, 2, 4
@@ -27,6 +28,11 @@ def graph():
     src = torch.randint(NUM_SRC, (NUM_EDGES,), generator=generator)
     dst = torch.randint(NUM_DST - 1, (NUM_EDGES,), generator=generator)  # the last has no in-edges
     return Graph.from_edges(src, dst, num_src=NUM_SRC, num_dst=NUM_DST)
+
+
+def logits_and_features(results):
+    feat, *logits = results
+    return sum(logits).unsqueeze(-1) + feat
 
 
 def operands(dtype=torch.float32):
@@ -58,6 +64,10 @@ OPERATORS = {
     "softmax": lambda g, u, v, e, w: ops.edge_softmax(g, w),
     "segments": lambda g, u, v, e, w: ops.segment_reduce(torch.tensor([3, 0, 20]), e, "mean"),
     "largest of segments": lambda g, u, v, e, w: ops.segment_reduce(torch.tensor([3, 0, 20]), e, "max"),
+    "logits": lambda g, u, v, e, w: logits_and_features(with_head_logits(u, v[:1].float())),
+    "logits of two": lambda g, u, v, e, w: logits_and_features(with_head_logits(u, v[:1].float(), v[1:2].float())),
+    "logits alone": lambda g, u, v, e, w: with_head_logits(u, v[:1].float())[1],
+    "features beside logits": lambda g, u, v, e, w: with_head_logits(u, v[:1].float())[0] * 2,
     "GAT": lambda g, u, v, e, w: ops.gat_attention(g, u, u.sum(-1), v.sum(-1), w.squeeze(-1)),
     "GAT without edges": lambda g, u, v, e, w: ops.gat_attention(g, u, u.sum(-1).detach(), v.sum(-1)),
     "GATv2": lambda g, u, v, e, w: ops.gatv2_attention(g, u, v, u[0].detach()),
@@ -68,6 +78,13 @@ OPERATORS = {
     ),
     "dot attention of two rows": lambda g, u, v, e, w: ops.dot_attention(g, v, u, u, edge_key=e, edge_value=e.sin()),
 }  # fmt: skip
+
+
+def is_in_cpp(node):
+    """Whether a node of autograd, or one below it, is of a Function in C++."""
+    return node is not None and (
+        "CppFunction" in type(node).__name__ or any(is_in_cpp(x) for x, _ in node.next_functions)
+    )
 
 
 def in_python(monkeypatch):
@@ -96,7 +113,7 @@ def results_of(call, g, dtype, twice):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_results_and_what_is_saved_are_those_of_python(graph, name, dtype, twice, monkeypatch):
     results, saved = results_of(OPERATORS[name], graph, dtype, twice)
-    assert "CppFunction" in str(type(OPERATORS[name](graph, *operands(dtype)).grad_fn))
+    assert is_in_cpp(OPERATORS[name](graph, *operands(dtype)).grad_fn)
     in_python(monkeypatch)
     expected, expected_saved = results_of(OPERATORS[name], graph, dtype, twice)
     assert len(results) == len(expected) and any(x is not None for x in expected[1:])
@@ -107,15 +124,16 @@ def test_results_and_what_is_saved_are_those_of_python(graph, name, dtype, twice
 
 
 def test_every_operator_has_the_arguments_of_its_function():
-    assert len(autograd._IN_CPP) == 7
+    assert len(autograd._IN_CPP) == 8
     for name, function in autograd._IN_CPP.items():
         schema = getattr(torch.ops.halfgnn_autograd, name).default._schema
         assert function.operator is getattr(torch.ops.halfgnn_autograd, name).default
         names = [x.name for x in schema.arguments]
-        aliases = {"negative_slope": "slope", "logits": "logits"}
+        aliases = {"negative_slope": "slope"}
         assert [aliases.get(x, x) for x in names] == list(inspect.signature(function.forward).parameters)
         raw = getattr(torch.ops.halfgnn, name).default._schema
-        assert [x.type for x in schema.returns] == [x.type for x in raw.returns]
+        own = 1 if name == "head_logits" else 0  # the features
+        assert [x.type for x in schema.returns[own:]] == [x.type for x in raw.returns]
 
 
 def test_a_side_of_the_topology_that_is_missing_is_made(graph):

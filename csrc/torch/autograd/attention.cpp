@@ -21,6 +21,7 @@ Tensors needed(const Values& results, const Needs& needs) {
 
 struct GAT {
   static constexpr const char* kName = "gat_attention";
+  static constexpr size_t kDifferentiable = 1;
   static constexpr const char* kSchema =
       "gat_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor out_indices, "
       "Tensor? out_edge_ids, Tensor feat, Tensor attn_src, Tensor attn_dst, Tensor? edge_logits, float negative_slope, "
@@ -59,10 +60,10 @@ struct GAT {
     append(x, results, 0, results.size());
   }
 
-  static Tensors gradients(const Values& x, const at::Tensor& grad, const Needs& needs) {
+  static Tensors gradients(const Values& x, const Tensors& grads, const Needs& needs) {
     static const c10::OperatorHandle op = operator_named("halfgnn::gat_attention_backward");
     Values arguments(x.begin() + kOutIndptr, x.begin() + kSeed + 1);
-    arguments.emplace_back(grad);
+    arguments.emplace_back(grads[0]);
     append(arguments, x, kResults, 4);
     const bool need_edge_logits = needs.back();
     arguments.insert(arguments.end(), {need_edge_logits, x[kOutShortRows], x[kOutSchedule]});
@@ -73,6 +74,7 @@ struct GAT {
 // GATv2 and dot attention: kNodes operands of nodes, and kTerms of edges.
 struct GATv2 {
   static constexpr const char* kName = "gatv2_attention";
+  static constexpr size_t kDifferentiable = 1;
   static constexpr const char* kSchema =
       "gatv2_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor out_indices, "
       "Tensor? out_edge_ids, Tensor feat_src, Tensor feat_dst, Tensor attn, Tensor? edge_bias, Tensor? edge_key, "
@@ -105,12 +107,12 @@ struct GATv2 {
 
   static void keep(Values& x, const Values& results) { append(x, results, 0, results.size()); }
 
-  static Tensors gradients(const Values& x, const at::Tensor& grad, const Needs& needs) {
+  static Tensors gradients(const Values& x, const Tensors& grads, const Needs& needs) {
     static const c10::OperatorHandle op = operator_named("halfgnn::gatv2_attention_backward");
     Values arguments(x.begin(), x.begin() + kSides);
     append(arguments, x, kFeat, 3);
     append(arguments, x, kSlope, 3);
-    arguments.emplace_back(grad);
+    arguments.emplace_back(grads[0]);
     append(arguments, x, kResults, 3);
     arguments.insert(arguments.end(), {x[kShortRows], x[kOutShortRows]});
     append(arguments, x, kTerms, 4);
@@ -121,6 +123,7 @@ struct GATv2 {
 
 struct Dot {
   static constexpr const char* kName = "dot_attention";
+  static constexpr size_t kDifferentiable = 1;
   static constexpr const char* kSchema =
       "dot_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor out_indices, "
       "Tensor? out_edge_ids, Tensor query, Tensor key, Tensor value, Tensor? edge_bias, Tensor? edge_key, "
@@ -160,12 +163,12 @@ struct Dot {
 
   static void keep(Values& x, const Values& results) { append(x, results, 0, results.size()); }
 
-  static Tensors gradients(const Values& x, const at::Tensor& grad, const Needs& needs) {
+  static Tensors gradients(const Values& x, const Tensors& grads, const Needs& needs) {
     static const c10::OperatorHandle op = operator_named("halfgnn::dot_attention_backward");
     Values arguments(x.begin(), x.begin() + kSides);
     append(arguments, x, kQuery, 3);
     append(arguments, x, kScale, 3);
-    arguments.emplace_back(grad);
+    arguments.emplace_back(grads[0]);
     append(arguments, x, kResults, 3);
     arguments.insert(arguments.end(), {x[kShortRows], x[kOutShortRows]});
     append(arguments, x, kTerms, 3);

@@ -6,6 +6,7 @@ namespace {
 
 struct EdgeSoftmax {
   static constexpr const char* kName = "edge_softmax";
+  static constexpr size_t kDifferentiable = 1;
   static constexpr const char* kSchema =
       "edge_softmax(Tensor indptr, Tensor? edge_ids, Tensor logits, bool short_rows) -> Tensor";
   enum Place : size_t { kIndptr, kEdgeIds, kLogits, kShortRows, kOut };
@@ -23,9 +24,9 @@ struct EdgeSoftmax {
     x.push_back(results[0]);
   }
 
-  static Tensors gradients(const Values& x, const at::Tensor& grad, const Needs& /*needs*/) {
+  static Tensors gradients(const Values& x, const Tensors& grads, const Needs& /*needs*/) {
     static const c10::OperatorHandle op = operator_named("halfgnn::edge_softmax_backward");
-    return tensors_of(call(op, {x[kIndptr], x[kEdgeIds], x[kOut], grad, x[kShortRows]}));
+    return tensors_of(call(op, {x[kIndptr], x[kEdgeIds], x[kOut], grads[0], x[kShortRows]}));
   }
 };
 

@@ -52,21 +52,24 @@ inline c10::List<IValue> list_of(Values values) {
 
 // The gradients by the Python Function of the operator: where they are recorded themselves, and where the backward
 // needs a side of the topology that the call did not give.
-inline Tensors gradients_by_python(const char* name, const Values& kept, const at::Tensor& grad, const Needs& needs) {
+inline Tensors gradients_by_python(const char* name, const Values& kept, const Tensors& grads, const Needs& needs) {
   static const c10::OperatorHandle op = operator_named("halfgnn_autograd::gradients_by_python");
+  Values of_results;
+  for (const at::Tensor& grad : grads) of_results.push_back(value_of(grad));
   c10::List<bool> needed;
   for (const bool need : needs) needed.push_back(need);
-  return tensors_of(call(op, {std::string(name), list_of(kept), grad, needed})[0].toListRef().vec());
+  return tensors_of(call(op, {std::string(name), list_of(kept), list_of(of_results), needed})[0].toListRef().vec());
 }
 
 // The operator of a raw one with its gradients. Op has
-//   kName                         of the raw operator
-//   kSchema                       in halfgnn_autograd; its results are those of the raw operator, and the first alone
-//   has a gradient operands()                    the positions of the arguments that may have gradients forward(x) the
-//   results of the raw operator for the arguments x keep(x, results)              makes of x what the backward reads:
-//   None for the rest, more behind the arguments is_checked(place)             whether the backward refuses a tensor of
-//   these that was modified in place meanwhile gradients(x, grad, needs)     of the operands, undefined where there is
-//   no need
+// * kName: of the raw operator.
+// * kSchema: of the operator, in halfgnn_autograd. Its results are those of forward().
+// * kDifferentiable: how many of them have gradients. These are the first.
+// * operands(): the positions of the arguments that may have gradients.
+// * forward(x): the results for the arguments x.
+// * keep(x, results): makes of x what the backward reads: None for the rest, and more behind the arguments.
+// * is_checked(place): whether the backward refuses a tensor of these that was modified in place meanwhile.
+// * gradients(x, grads, needs): of the operands, undefined where there is no need. Not all of grads are undefined.
 template <class Op>
 class Function : public torch::autograd::Function<Function<Op>> {
   using Context = torch::autograd::AutogradContext;
@@ -74,10 +77,10 @@ class Function : public torch::autograd::Function<Function<Op>> {
  public:
   // operands: those that are given, for the engine; bit i of `given` says whether the i-th is.
   static Tensors forward(Context* context, at::TensorList /*operands*/, Values* arguments, int64_t given) {
-    const at::AutoDispatchBelowADInplaceOrView guard;
+    const at::AutoDispatchBelowAutograd guard;
     const Values results = Op::forward(*arguments);
     Tensors tensors = tensors_of(results);
-    context->mark_non_differentiable(Tensors(tensors.begin() + 1, tensors.end()));
+    context->mark_non_differentiable(Tensors(tensors.begin() + Op::kDifferentiable, tensors.end()));
     context->set_materialize_grads(false);
     Op::keep(*arguments, results);
     save(context, *arguments);
@@ -92,11 +95,12 @@ class Function : public torch::autograd::Function<Function<Op>> {
     for (size_t i = 0; i < Op::operands().size(); ++i)
       needs.push_back((given >> i & 1) && context->needs_input_grad(count++));
     Tensors of_inputs(count + 2);  // undefined for the arguments and `given`
-    if (!grads[0].defined()) return of_inputs;
+    const auto is_defined = [](const at::Tensor& grad) { return grad.defined(); };
+    if (std::none_of(grads.begin(), grads.end(), is_defined)) return of_inputs;
 
     const Values kept = kept_by(context);
-    const Tensors gradients = at::GradMode::is_enabled() ? gradients_by_python(Op::kName, kept, grads[0], needs)
-                                                         : Op::gradients(kept, grads[0], needs);
+    const Tensors gradients = at::GradMode::is_enabled() ? gradients_by_python(Op::kName, kept, grads, needs)
+                                                         : Op::gradients(kept, grads, needs);
     for (size_t i = 0, input = 0; i < needs.size(); ++i) {
       if (needs[i]) of_inputs[input] = gradients[i];
       input += given >> i & 1;

@@ -6,6 +6,7 @@ namespace {
 
 struct SDDMM {
   static constexpr const char* kName = "gsddmm";
+  static constexpr size_t kDifferentiable = 1;
   static constexpr const char* kSchema =
       "gsddmm(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor? out_indptr, Tensor? out_indices, "
       "Tensor? out_edge_ids, str op, Tensor? lhs, Tensor? rhs, str lhs_target, str rhs_target, ScalarType? out_dtype, "
@@ -51,11 +52,12 @@ struct SDDMM {
     x.insert(x.end(), {lhs.sym_sizes(), rhs.sym_sizes(), lhs.scalar_type(), rhs.scalar_type()});
   }
 
-  static Tensors gradients(const Values& x, const at::Tensor& grad, const Needs& needs) {
+  static Tensors gradients(const Values& x, const Tensors& grads, const Needs& needs) {
     const bool by_src =
         (needs[0] && x[kLhsTarget].toStringRef() == "u") || (needs[1] && x[kRhsTarget].toStringRef() == "u");
-    if (by_src && x[kOutIndptr].isNone()) return gradients_by_python(kName, x, grad, needs);
-    return {needs[0] ? gradient(x, grad, true) : at::Tensor(), needs[1] ? gradient(x, grad, false) : at::Tensor()};
+    if (by_src && x[kOutIndptr].isNone()) return gradients_by_python(kName, x, grads, needs);
+    return {needs[0] ? gradient(x, grads[0], true) : at::Tensor(),
+            needs[1] ? gradient(x, grads[0], false) : at::Tensor()};
   }
 
  private:

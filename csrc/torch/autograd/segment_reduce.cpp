@@ -6,6 +6,7 @@ namespace {
 
 struct SegmentReduce {
   static constexpr const char* kName = "segment_reduce";
+  static constexpr size_t kDifferentiable = 1;
   static constexpr const char* kSchema =
       "segment_reduce(Tensor offsets, Tensor value, str reduce) -> (Tensor out, Tensor arg)";
   enum Place : size_t { kOffsets, kValue, kReduce, kArg, kRows };
@@ -25,9 +26,9 @@ struct SegmentReduce {
     x[kValue] = IValue();
   }
 
-  static Tensors gradients(const Values& x, const at::Tensor& grad, const Needs& /*needs*/) {
+  static Tensors gradients(const Values& x, const Tensors& grads, const Needs& /*needs*/) {
     static const c10::OperatorHandle op = operator_named("halfgnn::segment_reduce_backward");
-    return tensors_of(call(op, {x[kOffsets], grad, x[kArg], x[kReduce], x[kRows]}));
+    return tensors_of(call(op, {x[kOffsets], grads[0], x[kArg], x[kReduce], x[kRows]}));
   }
 };
 

@@ -6,6 +6,7 @@ namespace {
 
 struct SpMM {
   static constexpr const char* kName = "gspmm";
+  static constexpr size_t kDifferentiable = 1;
   static constexpr const char* kSchema =
       "gspmm(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor? out_indptr, Tensor? out_indices, "
       "Tensor? out_edge_ids, str op, str reduce, Tensor? lhs, Tensor? rhs, ScalarType? out_dtype, bool short_rows, "
@@ -63,9 +64,9 @@ struct SpMM {
     x.insert(x.end(), {lhs.sym_sizes(), rhs.sym_sizes(), lhs.scalar_type(), rhs.scalar_type()});
   }
 
-  static Tensors gradients(const Values& x, const at::Tensor& grad, const Needs& needs) {
+  static Tensors gradients(const Values& x, const Tensors& grads, const Needs& needs) {
     const bool need_lhs = needs[0], need_rhs = needs[1];
-    if (need_lhs && x[kOutIndptr].isNone()) return gradients_by_python(kName, x, grad, needs);
+    if (need_lhs && x[kOutIndptr].isNone()) return gradients_by_python(kName, x, grads, needs);
     static const c10::OperatorHandle op = operator_named("halfgnn::gspmm_backward");
     const bool is_sorted = x[kOutWeights].isTensor();
     const bool reads_in_edges =
@@ -78,7 +79,7 @@ struct SpMM {
                                      need_lhs,
                                      x[kOp],
                                      x[kReduce],
-                                     grad,
+                                     grads[0],
                                      x[kLhs],
                                      is_sorted ? x[kOutWeights] : x[kRhs],
                                      x[kArg],

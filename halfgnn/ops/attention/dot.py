@@ -103,11 +103,11 @@ class _DotAttention(torch.autograd.Function):
         return needed_only(_differentiated(ctx.options, needs, grad, *saved), needs, first=6)
 
     @staticmethod
-    def gradients(kept, grad, needs):
+    def gradients(kept, grads, needs):
         x = _Inputs(*kept[:-4])
         options = _Options(x.scale, x.dropout_p, x.key_is_value, x.one_weight, x.short_rows, x.out_short_rows)
         needs = _Inputs(*[None] * 6, *needs)
-        gradients = _differentiated(options, needs, grad, *kept[:15], x.seed, *kept[-4:])
+        gradients = _differentiated(options, needs, grads[0], *kept[:15], x.seed, *kept[-4:])
         return needed_only(gradients, needs, first=6)[6:12]
 
 

@@ -65,10 +65,10 @@ class _GATAttention(torch.autograd.Function):
         return tuple(_GATInputs(feat=feat, attn_src=attn_src, attn_dst=attn_dst, edge_logits=edge_logits))
 
     @staticmethod
-    def gradients(kept, grad, needs):
+    def gradients(kept, grads, needs):
         x, results = _GATInputs(*kept[:-4]), kept[-4:]
         options = x.slope, x.dropout_p, x.seed
-        return _differentiated(kept[3:10], options, grad, results, needs, x.out_short_rows, x.out_schedule)
+        return _differentiated(kept[3:10], options, grads[0], results, needs, x.out_short_rows, x.out_schedule)
 
 
 def _differentiated(csr_and_operands, options, grad, results, needed, short_rows, schedule):

@@ -91,11 +91,11 @@ class _GATv2Attention(torch.autograd.Function):
         return needed_only(_differentiated(ctx.options, needs, grad, *saved), needs, first=6)
 
     @staticmethod
-    def gradients(kept, grad, needs):
+    def gradients(kept, grads, needs):
         x = _Inputs(*kept[:-3])
         options = _Options(x.slope, x.dropout_p, x.short_rows, x.out_short_rows)
         needs = _Inputs(*[None] * 6, *needs)
-        gradients = _differentiated(options, needs, grad, *kept[:13], x.seed, *kept[-3:])
+        gradients = _differentiated(options, needs, grads[0], *kept[:13], x.seed, *kept[-3:])
         return needed_only(gradients, needs, first=6)[6:13]
 
 
