@@ -63,6 +63,7 @@ CPU_KERNELS = [
     "edge_sum",
     "gated_sum",
     "code_sum",
+    "coo_sum",
     "copy_reduce",
     "sddmm",
     "backward",

@@ -9,6 +9,7 @@ import torch
 
 from halfgnn import Graph, _library, ops
 from halfgnn.common import autograd
+from halfgnn.ops.coo_sum import coo_sum
 from halfgnn.ops.head_logits import with_head_logits
 from halfgnn.ops.spmm import _GSpMM
 
@@ -22,11 +23,16 @@ def random(*shape, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype).requires_grad_()
 
 
+def edge_list():
+    """Destinations and sources. The last destination has no edges."""
+    generator = torch.Generator().manual_seed(1)
+    dst = torch.randint(NUM_DST - 1, (NUM_EDGES,), generator=generator)
+    return dst, torch.randint(NUM_SRC, (NUM_EDGES,), generator=generator)
+
+
 @pytest.fixture
 def graph():
-    generator = torch.Generator().manual_seed(1)
-    src = torch.randint(NUM_SRC, (NUM_EDGES,), generator=generator)
-    dst = torch.randint(NUM_DST - 1, (NUM_EDGES,), generator=generator)  # the last has no in-edges
+    dst, src = edge_list()
     return Graph.from_edges(src, dst, num_src=NUM_SRC, num_dst=NUM_DST)
 
 
@@ -68,6 +74,8 @@ OPERATORS = {
     "logits of two": lambda g, u, v, e, w: logits_and_features(with_head_logits(u, v[:1].float(), v[1:2].float())),
     "logits alone": lambda g, u, v, e, w: with_head_logits(u, v[:1].float())[1],
     "features beside logits": lambda g, u, v, e, w: with_head_logits(u, v[:1].float())[0] * 2,
+    "sum over an edge list": lambda g, u, v, e, w: coo_sum(*edge_list(), u, w[:, 0, 0], "sum", NUM_DST),
+    "mean over an edge list": lambda g, u, v, e, w: coo_sum(*edge_list(), u, None, "mean", NUM_DST),
     "GAT": lambda g, u, v, e, w: ops.gat_attention(g, u, u.sum(-1), v.sum(-1), w.squeeze(-1)),
     "GAT without edges": lambda g, u, v, e, w: ops.gat_attention(g, u, u.sum(-1).detach(), v.sum(-1)),
     "GATv2": lambda g, u, v, e, w: ops.gatv2_attention(g, u, v, u[0].detach()),
@@ -124,7 +132,7 @@ def test_results_and_what_is_saved_are_those_of_python(graph, name, dtype, twice
 
 
 def test_every_operator_has_the_arguments_of_its_function():
-    assert len(autograd._IN_CPP) == 8
+    assert len(autograd._IN_CPP) == 9
     for name, function in autograd._IN_CPP.items():
         schema = getattr(torch.ops.halfgnn_autograd, name).default._schema
         assert function.operator is getattr(torch.ops.halfgnn_autograd, name).default

@@ -15,8 +15,8 @@ from halfgnn.decompositions import OF_HALFGNN, RESULTS
 HEADS, DIM, COLUMNS = 2, 3, 5
 MESSAGES = (*MESSAGE_OPS, "relu_add", "copy_lhs", "copy_rhs")
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
-# Neither is in the program of a model: they make mini-batches and orders of nodes, or write into an argument.
-WITHOUT = ("gather_rows", "locality", "neighbor_sample", "reorder")
+# None is in the program of a model: they make mini-batches and orders of nodes, write into an argument, or are called eagerly.
+WITHOUT = ("gather_rows", "locality", "neighbor_sample", "reorder", "coo_sum")
 
 
 class Decomposed(TorchDispatchMode):

@@ -136,6 +136,16 @@ def test_opcheck_segment_reduce(reduce, device):
     opcheck(raw.segment_reduce_backward, offsets, torch.randn_like(out), arg if reduce == "max" else None, reduce, 9)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("need_weight", [False, True])
+def test_opcheck_coo_sum(reduce, need_weight):
+    row, col = torch.tensor([[2, 0, 2], [1, 3, 0]])
+    feat, weight = randn(4, 3, dtype=torch.float32), randn(3, dtype=torch.float32)
+    opcheck(raw.coo_sum, row, col, feat, weight if need_weight else None, reduce, 5)
+    grad = randn(5, 3, dtype=torch.float32)
+    opcheck(raw.coo_sum_backward, row, col, grad, feat, weight, reduce, 4, not need_weight, need_weight)
+
+
 # ---- no derivative -------------------------------------------------------------------------------
 
 OF_TOPOLOGIES = {"coo_to_csr", "transpose", "reorder", "locality", "neighbor_sample"}  # of integers alone

@@ -11,6 +11,7 @@
 
 #include "../../core/arguments.h"
 #include "../../core/code_sum.h"
+#include "../../core/coo_sum.h"
 #include "../../core/gated_sum.h"
 #include "../../core/head_logits.h"
 #include "attention/passes.h"
@@ -32,6 +33,11 @@ struct GatedSumKernels {
 };
 struct CodeSumKernels {
   void (*forward)(const CodeSumArgs&, int64_t row_begin, int64_t row_end);  // of rows of at least one code
+};
+struct CooSumKernels {
+  void (*sum)(const CooSumArgs&, int64_t column_begin, int64_t column_end);
+  void (*dot)(const CooDotArgs&, int64_t edge_begin, int64_t edge_end);
+  void (*divide_rows)(const DivideRowsArgs&, int64_t row_begin, int64_t row_end);
 };
 // A part of the columns of a gradient of maxima and minima, for which elements are added to the sources of their
 // winners, kWinnerColumns at a time.
@@ -119,6 +125,7 @@ struct KernelTable {
   const PairKernels& pair;
   const HeadLogitsKernels& head_logits;
   const GatherKernels& gather;
+  const CooSumKernels& coo_sum;
 };
 
 }  // namespace halfgnn

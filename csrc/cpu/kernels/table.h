@@ -26,12 +26,13 @@ extern const GatKernels kGat;
 extern const PairKernels kPair;
 extern const HeadLogitsKernels kHeadLogits;
 extern const GatherKernels kGather;
+extern const CooSumKernels kCooSum;
 
 extern const KernelTable kKernels;
 const KernelTable kKernels = {
     HALFGNN_ISA_NAME, has_vector_kernel, has_sum_kernel, has_reduce_kernel, kSpmm,        kEdgeSum, kGatedSum,
     kCodeSum,         kCopyReduce,       kSddmm,         kBackward,         kEdgeSoftmax, kGat,     kPair,
-    kHeadLogits,      kGather,
+    kHeadLogits,      kGather,           kCooSum,
 };
 
 }  // namespace halfgnn::HALFGNN_ISA

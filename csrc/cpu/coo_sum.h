@@ -1,0 +1,16 @@
+// Sums over an edge list that is not sorted. CPU only; ids are checked.
+#pragma once
+
+#include "../core/coo_sum.h"
+
+namespace halfgnn::cpu {
+
+// Raises IndexError for an id of `name` that is not below num_rows.
+void check_ids(const void* ids, bool is_int64, int64_t num_ids, const char* name, int64_t num_rows);
+// counts[row] = its edges
+void count_edges(const EdgeList& edges, int64_t num_rows, int64_t* counts);
+void coo_sum(const CooSumArgs& args);
+void coo_dot(const CooDotArgs& args);
+void divide_rows(const DivideRowsArgs& args);
+
+}  // namespace halfgnn::cpu

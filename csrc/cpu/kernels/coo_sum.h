@@ -1,0 +1,135 @@
+// Sums over an edge list that is not sorted, and their gradients. A sum is made in the order of the edges, and each
+// product and each addition is rounded, as PyTorch's index_select, mul and scatter_add do it: results have the same
+// bits.
+#pragma once
+
+#include "kernels.h"
+#include "rows.h"
+#include "vec.h"
+
+namespace halfgnn::HALFGNN_ISA {
+
+// A product that the compiler does not contract with the addition behind it.
+template <class V>
+HALFGNN_INLINE V rounded(V product) {
+#if defined(HALFGNN_F16C)
+  if constexpr (sizeof(V) <= (HALFGNN_LANES > 8 ? 64 : 32)) asm("" : "+v"(product));
+#elif defined(__aarch64__)
+  if constexpr (sizeof(V) <= 16) asm("" : "+w"(product));
+#endif
+  return product;
+}
+
+// Vectors that are longer than registers cannot be held as a product, so rows are taken apart into these.
+#if defined(HALFGNN_AVX512)
+constexpr int kRowLanes = 16;
+#elif defined(HALFGNN_F16C)
+constexpr int kRowLanes = 8;
+#else
+constexpr int kRowLanes = 4;
+#endif
+typedef float RowFloats __attribute__((vector_size(4 * kRowLanes)));
+typedef double RowDoubles __attribute__((vector_size(4 * kRowLanes)));
+template <class T>
+using RowVector = std::conditional_t<sizeof(T) == 8, RowDoubles, RowFloats>;
+template <class T>
+constexpr int64_t kStep = sizeof(RowVector<T>) / sizeof(T);
+
+template <class T>
+HALFGNN_INLINE void store_vector(const RowVector<T>& v, T* out) {
+  memcpy(out, &v, sizeof(v));
+}
+
+// sum += row, or row weight
+template <bool kWeighted, class T>
+HALFGNN_INLINE void add_row(const T* row, T weight, int64_t begin, int64_t end, T* sum) {
+  using V = RowVector<T>;
+  int64_t i = begin;
+  for (; i + kStep<T> <= end; i += kStep<T>) {
+    V x = load_unaligned<V>(row + i);
+    if constexpr (kWeighted) x = rounded(x * weight);
+    store_vector<T>(load_unaligned<V>(sum + i) + x, sum + i);
+  }
+  for (; i < end; ++i) sum[i] += kWeighted ? rounded(row[i] * weight) : row[i];
+}
+
+template <bool kWeighted, class T>
+HALFGNN_NOINLINE void add_rows(const CooSumArgs& given, int64_t begin, int64_t end) {
+  const CooSumArgs args = given;  // which no store can change
+  const auto *feat = static_cast<const T*>(args.feat), *weight = static_cast<const T*>(args.weight);
+  auto* out = static_cast<T*>(args.out);
+  with_index(args.edges.is_int64, [&](auto i) {
+    const auto* row = static_cast<const TypeOf<decltype(i)>*>(args.edges.row);
+    const auto* col = static_cast<const TypeOf<decltype(i)>*>(args.edges.col);
+    for (int64_t e = 0; e < args.edges.num_edges; ++e)
+      add_row<kWeighted>(feat + col[e] * args.dim, kWeighted ? weight[e] : T{1}, begin, end, out + row[e] * args.dim);
+  });
+}
+
+// The columns [begin, end) of the sum.
+static void coo_sum(const CooSumArgs& args, int64_t begin, int64_t end) {
+  const bool is_weighted = args.weight != nullptr;
+  if (args.is_double)
+    return is_weighted ? add_rows<true, double>(args, begin, end) : add_rows<false, double>(args, begin, end);
+  return is_weighted ? add_rows<true, float>(args, begin, end) : add_rows<false, float>(args, begin, end);
+}
+
+template <class T>
+HALFGNN_INLINE T dot(const T* x, const T* y, int64_t n) {
+  using V = RowVector<T>;
+  V sums[2] = {};
+  int64_t i = 0;
+  for (; i + 2 * kStep<T> <= n; i += 2 * kStep<T>)
+    for (int k = 0; k < 2; ++k)
+      sums[k] += load_unaligned<V>(x + i + k * kStep<T>) * load_unaligned<V>(y + i + k * kStep<T>);
+  const V of_lanes = sums[0] + sums[1];
+  T sum = 0;
+  for (int lane = 0; lane < kStep<T>; ++lane) sum += of_lanes[lane];
+  for (; i < n; ++i) sum += x[i] * y[i];
+  return sum;
+}
+
+template <class T>
+HALFGNN_NOINLINE void dot_rows(const CooDotArgs& args, int64_t begin, int64_t end) {
+  const auto *lhs = static_cast<const T*>(args.lhs), *rhs = static_cast<const T*>(args.rhs);
+  with_index(args.edges.is_int64, [&](auto i) {
+    const auto* row = static_cast<const TypeOf<decltype(i)>*>(args.edges.row);
+    const auto* col = static_cast<const TypeOf<decltype(i)>*>(args.edges.col);
+    for (int64_t e = begin; e < end; ++e)
+      static_cast<T*>(args.out)[e] = dot(lhs + row[e] * args.dim, rhs + col[e] * args.dim, args.dim);
+  });
+}
+
+// The products of the edges [begin, end).
+static void coo_dot(const CooDotArgs& args, int64_t begin, int64_t end) {
+  args.is_double ? dot_rows<double>(args, begin, end) : dot_rows<float>(args, begin, end);
+}
+
+template <class T>
+HALFGNN_NOINLINE void divide_rows_of(const DivideRowsArgs& args, int64_t begin, int64_t end) {
+  using V = RowVector<T>;
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t count = args.counts[row] > 1 ? args.counts[row] : 1, at = row * args.dim;
+    const auto divisor = static_cast<T>(count);
+    const T* x = static_cast<const T*>(args.rows) + at;
+    T* out = static_cast<T*>(args.out) + at;
+    const bool is_power = (count & (count - 1)) == 0;  // of two, whose reciprocal is exact
+    const T factor = T{1} / divisor;
+    int64_t i = 0;
+    if (is_power) {
+      for (; i + kStep<T> <= args.dim; i += kStep<T>) store_vector<T>(load_unaligned<V>(x + i) * factor, out + i);
+    } else {
+      for (; i + kStep<T> <= args.dim; i += kStep<T>) store_vector<T>(load_unaligned<V>(x + i) / divisor, out + i);
+    }
+    for (; i < args.dim; ++i) out[i] = x[i] / divisor;
+  }
+}
+
+static void divide_rows(const DivideRowsArgs& args, int64_t begin, int64_t end) {
+  args.is_double ? divide_rows_of<double>(args, begin, end) : divide_rows_of<float>(args, begin, end);
+}
+
+extern const CooSumKernels kCooSum;
+const CooSumKernels kCooSum = {coo_sum, coo_dot, divide_rows};
+
+}  // namespace halfgnn::HALFGNN_ISA

@@ -1,0 +1,162 @@
+"""Sums over an edge list in any order: the bits of PyTorch's operators, gradients of every order, errors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import halfgnn  # noqa: F401
+from halfgnn.ops.coo_sum import coo_sum
+
+ROWS, COLS, EDGES = 37, 23, 211
+
+
+def edge_list(dtype=torch.int64, num_edges=EDGES):
+    generator = torch.Generator().manual_seed(1)
+    # some rows have no edges, one has most
+    row = torch.randint(ROWS - 3, (num_edges,), generator=generator)
+    row[::3] = 5
+    return row.to(dtype), torch.randint(COLS, (num_edges,), generator=generator).to(dtype)
+
+
+def randn(*shape, dtype=torch.float32, seed=2):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def by_pytorch(row, col, feat, weight, reduce, num_rows):
+    """The same by operators of PyTorch, as torch_geometric calls them."""
+    row, col = row.long(), col.long()
+    per_row = [-1, *[1] * (feat.dim() - 1)]
+    messages = feat.index_select(0, col)
+    messages = messages if weight is None else weight.view(per_row) * messages
+    index = row.view(per_row).expand_as(messages)
+    out = messages.new_zeros(num_rows, *feat.shape[1:]).scatter_add(0, index, messages)
+    if reduce == "sum":
+        return out
+    counts = out.new_zeros(num_rows).scatter_add_(0, row, out.new_ones(row.numel())).clamp_(min=1)
+    return out / counts.view(per_row)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (16,), (19,), (64,), (2, 5), (0,), ()])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bits_of_pytorch(shape, weighted, reduce, dtype):
+    row, col = edge_list()
+    feat, weight = randn(COLS, *shape, dtype=dtype), randn(EDGES, dtype=dtype, seed=3) if weighted else None
+    out = coo_sum(row, col, feat, weight, reduce, ROWS)
+    assert torch.equal(out, by_pytorch(row, col, feat, weight, reduce, ROWS)) and out.dtype == dtype
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_divide_columns(threads):
+    row, col = edge_list(num_edges=5000)
+    feat, weight, before = randn(COLS, 200), randn(5000), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        out = coo_sum(row, col, feat, weight, "sum", ROWS)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(out, by_pytorch(row, col, feat, weight, "sum", ROWS))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_are_rounded_once(dtype):
+    row, col = edge_list(torch.int32)
+    feat, weight = randn(COLS, 16, dtype=dtype), randn(EDGES, dtype=dtype)
+    out = coo_sum(row, col, feat, weight, "mean", ROWS)
+    assert torch.equal(out, by_pytorch(row, col, feat.float(), weight.float(), "mean", ROWS).to(dtype))
+
+
+def test_strides_and_no_edges():
+    ends, feat = torch.stack(edge_list(), dim=1), randn(16, COLS).t()
+    row, col = ends.unbind(1)
+    assert torch.equal(coo_sum(row, col, feat, None, "sum", ROWS), by_pytorch(row, col, feat, None, "sum", ROWS))
+    nothing = torch.empty(0, dtype=torch.int64)
+    assert torch.equal(coo_sum(nothing, nothing, feat, None, "mean", 3), torch.zeros(3, 16))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("needs", [(True, False), (False, True), (True, True)])
+def test_gradients(reduce, needs):
+    row, col = edge_list()
+    results = []
+    for function in (coo_sum, by_pytorch):
+        feat, weight = randn(COLS, 16).requires_grad_(needs[0]), randn(EDGES, seed=3).requires_grad_(needs[1])
+        function(row, col, feat, weight, reduce, ROWS).backward(randn(ROWS, 16, seed=4))
+        results.append((feat.grad, weight.grad))
+    (feat, weight), (expected_feat, expected_weight) = results
+    assert (feat is None) == (not needs[0]) and (feat is None or torch.equal(feat, expected_feat))
+    assert (weight is None) == (not needs[1])
+    if weight is not None:  # PyTorch adds the products of a row in another order
+        torch.testing.assert_close(weight, expected_weight)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+def test_second_derivatives(reduce, shape):
+    row, col = edge_list(num_edges=20)
+    feat = randn(COLS, *shape, dtype=torch.float64).requires_grad_()
+    weight = randn(20, dtype=torch.float64).requires_grad_()
+
+    def function(x, w):
+        return coo_sum(row, col, x, w, reduce, ROWS)
+
+    assert torch.autograd.gradcheck(function, (feat, weight))
+    assert torch.autograd.gradgradcheck(function, (feat, weight))
+
+
+def test_first_and_recorded_gradients_agree():
+    row, col = edge_list()
+    feat, weight = randn(COLS, 8).requires_grad_(), randn(EDGES).requires_grad_()
+    out = coo_sum(row, col, feat, weight, "mean", ROWS)
+    grad = randn(ROWS, 8, seed=4)
+    first = torch.autograd.grad(out, (feat, weight), grad, retain_graph=True)
+    recorded = torch.autograd.grad(out, (feat, weight), grad, create_graph=True)
+    torch.testing.assert_close(first, tuple(x.detach() for x in recorded))
+    assert all(x.requires_grad for x in recorded)
+
+
+def test_operand_modified_in_place_before_the_backward():
+    row, col = edge_list()
+    feat, weight = randn(COLS, 8), randn(EDGES).requires_grad_()
+    out = coo_sum(row, col, feat, weight, "sum", ROWS)
+    feat += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_ids_are_checked_again_in_the_backward():
+    row, col = edge_list()
+    feat = randn(COLS, 8).requires_grad_()
+    out = coo_sum(row, col, feat, None, "sum", ROWS)
+    col.data[3] = COLS
+    with pytest.raises(IndexError, match=rf"col\[3\] is {COLS}; expected ids in \[0, {COLS}\)"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("name, count", [("row", ROWS), ("col", COLS)])
+@pytest.mark.parametrize("wrong", [-1, None])
+def test_ids_out_of_range(dtype, name, count, wrong):
+    ends = dict(zip(("row", "col"), edge_list(dtype)))
+    ends[name][7] = count if wrong is None else wrong
+    with pytest.raises(IndexError, match=rf"{name}\[7\] is {ends[name][7]}; expected ids in \[0, {count}\)"):
+        coo_sum(ends["row"], ends["col"], randn(COLS, 8), None, "sum", ROWS)
+
+
+def test_wrong_arguments():
+    row, col = edge_list()
+    feat, weight = randn(COLS, 8), randn(EDGES)
+    for error, message, arguments in (
+        (TypeError, "row has dtype torch.float32", (row.float(), col, feat, None, "sum", ROWS)),
+        (ValueError, "row has shape .* and col", (row[1:], col, feat, None, "sum", ROWS)),
+        (TypeError, "weight has dtype torch.float64", (row, col, feat, weight.double(), "sum", ROWS)),
+        (ValueError, "weight has shape", (row, col, feat, weight[1:], "sum", ROWS)),
+        (ValueError, "weight has shape", (row, col, feat, weight.view(-1, 1), "sum", ROWS)),
+        (ValueError, "reduce is 'max'", (row, col, feat, None, "max", ROWS)),
+        (ValueError, "num_rows is -1", (row, col, feat, None, "sum", -1)),
+        (ValueError, "feat has no dimensions", (row, col, feat[0, 0], None, "sum", ROWS)),
+    ):
+        with pytest.raises(error, match=message):
+            coo_sum(*arguments)
