@@ -1,8 +1,9 @@
 """``MessagePassing.propagate`` of modules whose messages are rows of sources, or these times a weight: one operator.
 
-Such messages need not be made to see what they are: a class says so with the code of its message(). So nothing is collected,
-called or recorded between propagate() and the sum, which is gspmm's if there is a Graph, and that of PyTorch's operators for a few
-values. Everything else takes torch_geometric's steps, which the other adapters follow one by one.
+Such messages need not be made to see what they are: a class says so with the code of its message(). So nothing is collected, called
+or recorded between propagate() and the sum. That is gspmm's if there is a Graph. For a few values it is coo_sum's, which reads the
+edge_index as it is, or that of PyTorch's operators. Everything else takes torch_geometric's steps, which the other adapters follow
+one by one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ....drop_in.gate import Reason, index_reason, mode_reason
 from ....expressions.propagation import Propagation
 from ....graph import Graph
 from ....graphs_by_tensor.store import is_heard_of, known
+from ....ops.coo_sum import coo_sum
 from ...modules.base import ONE_PASS, propagates, reduction_of
 from .. import thresholds
 from ..accounts import accounts, fell_back, routed
@@ -164,9 +166,7 @@ def propagated(conv: Any, edge_index: Tensor, kwargs: dict[str, Any]) -> Tensor 
     with_gradient = has_gradient(sources.x) or (weight is not None and has_gradient(weight))
     size = Size(weighed(sources.x.shape[1] * edge_index.shape[1], sources.x), with_gradient, "known message")
     if reduction in ("sum", "mean") and (reason := _few_reason(edge_index, sources.x, size)) is not None:
-        rows = _added_up(edge_index, sources, weight, reduction == "mean")
-        if rows is not None:
-            fell_back["propagate", reason] += 1
+        rows = _added_up(edge_index, sources, weight, reduction, reason)
     else:
         g = _graph(edge_index, sources, size._replace(is_extreme=reduction in ("max", "min")))
         rows = None if g is None else _reduced(g, reduction, sources.x, weight)
@@ -187,14 +187,39 @@ def _few_reason(edge_index: Tensor, x: Tensor, size: Size) -> str | None:
     return Reason.FIRST_USES_OF_EDGE_INDEX if is_first else None
 
 
-def _added_up(edge_index: Tensor, sources: _Sources, weight: Tensor | None, is_mean: bool) -> Tensor | None:
-    """What torch_geometric's steps compute, by the same operators; None if they raise an error, which is then torch_geometric's."""
+def _added_up(
+    edge_index: Tensor, sources: _Sources, weight: Tensor | None, reduction: str, reason: str
+) -> Tensor | None:
+    """What torch_geometric's steps compute: by coo_sum, which gives the same bits, otherwise by the same operators, which counts as
+    falling back for that reason. None if they raise an error, which is then torch_geometric's.
+    """
     src, dst = edge_index.unbind()
     try:
-        rows = _select_rows(sources.x, 0, src)
-        return added_up(rows if weight is None else weight.view(-1, 1) * rows, dst, sources.num_dst, is_mean)
+        if _may_add_edges(edge_index, sources.x, weight):
+            rows = _sum_of_edges(src, dst, sources, weight, reduction)
+            routed[f"coo_sum:{'copy_u' if weight is None else 'u_mul_e'}_{reduction}"] += 1
+            return rows
+        messages = _select_rows(sources.x, 0, src)
+        messages = messages if weight is None else weight.view(-1, 1) * messages
+        rows = added_up(messages, dst, sources.num_dst, reduction == "mean")
     except (RuntimeError, IndexError):
         return None
+    fell_back["propagate", reason] += 1
+    return rows
+
+
+def _may_add_edges(edge_index: Tensor, x: Tensor, weight: Tensor | None) -> bool:
+    is_plain = type(edge_index) is Tensor and x.layout is torch.strided and edge_index.layout is torch.strided
+    is_usual = is_plain and (weight is None or (type(weight) is Tensor and weight.dtype is x.dtype))
+    return is_usual and not torch.compiler.is_compiling() and mode_reason(may_be_watched=True) is None
+
+
+def _sum_of_edges(src: Tensor, dst: Tensor, sources: _Sources, weight: Tensor | None, reduction: str) -> Tensor:
+    x = sources.x
+    if weight is not None:  # what the operator saves may be modified in place before its backward
+        numbers = weight.view(-1)
+        x, weight = snapshot(x) if numbers.requires_grad else x, snapshot(numbers) if x.requires_grad else numbers
+    return coo_sum(dst, src, x, weight, reduction, sources.num_dst)
 
 
 def _is_usual(conv: Any) -> bool:
