@@ -122,7 +122,11 @@ def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tenso
     if value.is_cuda:
         _library.check_device(value.device)
     value = autocast(value)
-    offsets = torch.nn.functional.pad(seglen.cumsum(0, dtype=seglen.dtype), (1, 0))
+    return over_offsets(torch.nn.functional.pad(seglen.cumsum(0, dtype=seglen.dtype), (1, 0)), value, reducer)
+
+
+def over_offsets(offsets: Tensor, value: Tensor, reducer: str) -> Tensor:
+    """segment_reduce of the segments value[offsets[s]:offsets[s + 1]], whose arguments have been checked."""
     if needs_grad(value):
         return apply(_SegmentReduce, offsets, value, reducer)[0]
     return _segment_reduce(offsets, value, reducer)[0]

@@ -24,11 +24,11 @@ from ...common.caching import ordinary
 from ...common.memory import empty
 from ...common.precision import HALF, without_autocast
 from ...graph import Graph
+from ...ops.segment_reduce import over_offsets as segments_reduced
 from ._index import graph_of_elements, graph_of_vector, num_groups_of, vector_of, with_named_ids
 from .utils import aligned, broadcast
 
 _segment_reduce = torch.ops.halfgnn.segment_reduce.default
-_segment_reduce_backward = torch.ops.halfgnn.segment_reduce_backward.default
 
 LEAST_SUMMED = 16_384  # values on the CPU whose sums are faster by the Graph, even if it is made for them
 _LEAST_WIDTH = 4  # values per position; PyTorch adds narrower ones while it reads the index
@@ -122,32 +122,7 @@ def over_rows(g: Graph, src: Tensor, dim: int, reduce: str, dtype: torch.dtype) 
 def over_offsets(offsets: Tensor, src: Tensor, dim: int, reduce: str) -> Tensor:
     """A sum or mean over segments that cover src along dim."""
     x = src if dim == 0 else src.movedim(dim, 0)
-    if not (x.requires_grad and torch.is_grad_enabled()):
-        return from_front(_segment_reduce(offsets, x, reduce)[0], dim)
-    if not torch._C._are_functorch_transforms_active():
-        return from_front(apply(_OverOffsets, offsets, x, reduce), dim)
-    with without_autocast(src.device):
-        return from_front(ops.segment_reduce(offsets.diff(), x, reduce), dim)
-
-
-class _OverOffsets(torch.autograd.Function):
-    """The sum or mean of halfgnn.segment_reduce, of offsets: most of what a few rows cost is made and checked around it.
-
-    A forward with ctx takes two thirds of the time of one with setup_context, which only functorch's transforms need.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, offsets: Tensor, x: Tensor, reduce: str) -> Tensor:
-        ctx.save_for_backward(ordinary(offsets))
-        ctx.reduce, ctx.length = reduce, x.shape[0]
-        return _segment_reduce(offsets, x, reduce)[0]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        (offsets,) = ctx.saved_tensors
-        if is_recorded():
-            return None, _spread(grad.to(wide(grad.dtype)), offsets, ctx.reduce, ctx.length).to(grad.dtype), None
-        return None, _segment_reduce_backward(offsets, grad, None, ctx.reduce, ctx.length), None
+    return from_front(segments_reduced(ordinary(offsets), x, reduce), dim)
 
 
 def winners_over_rows(groups: Graph | Tensor, src: Tensor, dim: int, reduce: str) -> tuple[Tensor, Tensor]:
