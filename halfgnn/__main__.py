@@ -67,6 +67,12 @@ def _cuda_back_end() -> str:
     return f"not built ({_library.facts().get('without_cuda') or 'the build does not say why'})"
 
 
+def _autograd() -> str:
+    if _library.has_autograd():
+        return "Functions in C++"
+    return f"Functions in Python: there are none in C++ for torch {torch.__version__}"
+
+
 def _gpus() -> Iterator[tuple[str, str | None]]:
     """Each GPU, and why the library has no kernels for it."""
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
@@ -81,6 +87,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "processor", f"{_processor()}, {torch.get_num_threads()} threads"
     yield "CPU kernels", _library.cpu_kernels() or "unknown"
     yield "CUDA back end", _cuda_back_end()
+    yield "autograd", _autograd()
     for name, reason in _gpus():
         yield "GPU", f"{name}: {reason or 'served'}"
     if not torch.cuda.is_available():

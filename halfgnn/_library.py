@@ -194,6 +194,11 @@ def cpu_kernels() -> str:
     return str(name().decode())
 
 
+def has_autograd() -> bool:
+    """Whether the autograd Functions in C++ were loaded."""
+    return hasattr(torch.ops.halfgnn_autograd, "gspmm")
+
+
 def has_cuda() -> bool:
     """Whether the CUDA back end was compiled in (a GPU need not be present)."""
     return torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::gspmm", "CUDA")

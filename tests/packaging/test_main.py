@@ -23,6 +23,7 @@ def test_as_a_program():
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert lines["torch"].startswith(torch.__version__) and _library.path() in lines["library"]
     assert "all right" in lines["self-test"]
+    assert lines["autograd"].startswith("Functions in C++" if _library.has_autograd() else "Functions in Python")
 
 
 def test_every_call_is_right_and_names_what_it_tests(capsys):

@@ -148,6 +148,14 @@ def test_library_that_was_built_here_says_what_for():
     assert f"{ROOT}/csrc".encode() not in Path(_library._PATH).read_bytes(), "paths of this machine"
 
 
+def test_autograd_functions_that_were_built_here_are_loaded():
+    path = Path(_library._FOLDER, "_autograd.so")
+    if not path.exists() or _library._built_for(str(path))["torch"] != torch.__version__:
+        pytest.skip("an earlier build has none, or one for another torch")
+    assert _library.has_autograd()
+    assert f"{ROOT}/csrc".encode() not in path.read_bytes(), "paths of this machine"
+
+
 # ---- a library that does not fit -------------------------------------------------------------------------------------------------
 
 
