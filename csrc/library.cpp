@@ -72,9 +72,8 @@ HALFGNN_SCHEMAS(m) {
   m.def("coo_sum(Tensor row, Tensor col, Tensor feat, Tensor? weight, str reduce, SymInt num_rows) -> Tensor");
   // feat is needed for the gradient of weight. A gradient that is not needed is an empty tensor.
   m.def(
-      "coo_sum_backward(Tensor row, Tensor col, Tensor grad, Tensor? feat, Tensor? weight, str reduce, SymInt "
-      "num_cols, "
-      "bool need_feat, bool need_weight) -> (Tensor grad_feat, Tensor grad_weight)");
+      "coo_sum_backward(Tensor row, Tensor col, Tensor grad, Tensor? feat, Tensor? weight, str reduce, "
+      "SymInt num_cols, bool need_feat, bool need_weight) -> (Tensor grad_feat, Tensor grad_weight)");
 
   // Several reductions of feat[u] over in-edges e = (u, v), CSC, in one pass where there is a kernel for it. reduces:
   // some of sum, mean, max, min, var, std with commas between them (torch.jit.trace takes no list of strings). var is
