@@ -26,6 +26,7 @@ Environment variables:
 
 from __future__ import annotations
 
+import copy
 import difflib
 import email
 import itertools
@@ -386,13 +387,17 @@ def build_command(config):
                 facts = built_for(config, config.abi if ext.name == "halfgnn._C" else "aten")
                 Path(self._facts(self.get_ext_fullpath(ext.name))).write_text(json.dumps(facts, indent=1) + "\n")
 
+        def finalize_options(self):
+            super().finalize_options()
+            if os.environ.get("MAX_JOBS") != "1":
+                self.parallel = self.parallel or True  # two of the libraries are one file each
+
         def build_extension(self, ext):
-            """In a folder of its own: ninja has one file in each."""
-            folder = self.build_temp
+            """In a folder of its own: ninja has one file in each. In a copy: several libraries are built at once."""
+            of_one = copy.copy(self)
             if ext.name != "halfgnn._C":
-                self.build_temp = os.path.join(folder, ext.name)
-            super().build_extension(ext)
-            self.build_temp = folder
+                of_one.build_temp = os.path.join(self.build_temp, ext.name)
+            BuildExtension.build_extension(of_one, ext)
 
         @staticmethod
         def _facts(library):
