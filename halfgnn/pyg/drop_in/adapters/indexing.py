@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import TensorBase
 
 from ....common.autograd import snapshot
 from ....common.caching import is_captured
@@ -34,6 +35,7 @@ from ..size import Size, has_gradient, may_share, weighed_rows
 
 # Packages whose own calls of methods are not routed, and the code without a name that torch.compile makes.
 LEFT_ALONE = frozenset(("torch", "torch_geometric", "halfgnn", ""))
+_select_rows = TensorBase.index_select  # PyTorch's own: Tensor has a wrapper of it
 _ALL = slice(None)
 _INTEGERS = (torch.int64, torch.int32)
 _SELECTING = (torch.bool, torch.int64)  # dtypes of masks and indices
@@ -57,6 +59,7 @@ def getitem(original: Callable[..., Any]) -> Callable[..., Any]:
             # _rows leaves few to PyTorch too; TGN's message store of torch_geometric takes them 1,000 times per batch.
             if self.is_cuda or index.numel() * self.numel() >= limits.FEW_ROWS * len(self):
                 rows = _rows(self, index, 2) if _has_rows(self) else None
+                rows = _read_by_index_select(self, index) if rows is None else rows
                 if rows is not None:
                     return rows
         if self.requires_grad and self.dtype in half_types and not left_alone():
@@ -64,6 +67,21 @@ def getitem(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, index)
 
     return __getitem__
+
+
+def _read_by_index_select(x: Tensor, index: Tensor) -> Tensor | None:
+    """x[index] by PyTorch's index_select, or None if it might be another one: ids may be negative in x[index].
+
+    On a CPU index_select reads rows three to five times as fast, and adds up their gradients twice as fast and in the order of the
+    index, whereas x[index] does so in one thread alone.
+    """
+    is_plain = type(x) in (Tensor, nn.Parameter) and x.is_cpu and index.is_cpu and x.is_contiguous()
+    if not is_plain or (x.requires_grad and x.dtype in HALF) or mode_reason() is not None:
+        return None
+    try:
+        return _select_rows(x, 0, index)
+    except (IndexError, RuntimeError):
+        return None
 
 
 def _taken_in_half(original: Callable[..., Any], x: Tensor, index: Any) -> Any:
