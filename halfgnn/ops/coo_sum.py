@@ -72,7 +72,8 @@ def _composed(row, col, grad, feat, weight, reduce, num_cols, need_feat, need_we
         messages = of_edges if weight is None else of_edges * weight.view(per_row)
         of_feat = grad.new_zeros((num_cols, *grad.shape[1:])).index_add(0, col, messages)
     if need_weight:
-        of_weight = (of_edges * feat.index_select(0, col)).flatten(1).sum(1)
+        products = of_edges * feat.index_select(0, col)
+        of_weight = products.unsqueeze(-1).flatten(1).sum(1)  # of rows that are single numbers too
     return of_feat, of_weight
 
 

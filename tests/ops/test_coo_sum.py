@@ -93,7 +93,7 @@ def test_gradients(reduce, needs):
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
-@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_second_derivatives(reduce, shape):
     row, col = edge_list(num_edges=20)
     feat = randn(COLS, *shape, dtype=torch.float64).requires_grad_()
