@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -180,6 +181,22 @@ def test_a_second_backward_needs_a_graph_that_was_retained(graph):
     out.backward()
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         out.backward()
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_compiled_autograd_has_their_gradients(graph, name):
+    compiled_autograd = pytest.importorskip("torch._dynamo.compiled_autograd")
+    gradients = []
+    for enabled in (False, True):
+        inputs = operands()
+        total = OPERATORS[name](graph, *inputs).sin().sum()
+        context = compiled_autograd._enable(lambda compiled: compiled) if enabled else nullcontext()
+        with context:
+            total.backward()
+        gradients.append([x.grad for x in inputs])
+    assert any(x is not None for x in gradients[0])
+    for expected, result in zip(*gradients):
+        assert (result is None) == (expected is None) and (result is None or torch.equal(result, expected))
 
 
 def test_errors_keep_their_classes(graph):

@@ -121,11 +121,18 @@ class Function : public torch::autograd::Function<Function<Op>> {
       operands.push_back(operand.toTensor());
       given |= int64_t{1} << i;
     }
-    for (at::Tensor& result : Function::apply(at::TensorList(operands), &arguments, given))
-      stack->emplace_back(std::move(result));
+    Tensors results = Function::apply(at::TensorList(operands), &arguments, given);
+    if (results.size() > Op::kDifferentiable) forget_non_differentiable(results[0]);
+    for (at::Tensor& result : results) stack->emplace_back(std::move(result));
   }
 
  private:
+  // PyTorch reads them while it makes the node, and compiled autograd refuses a node that still has some.
+  static void forget_non_differentiable(const at::Tensor& result) {
+    const auto node = std::static_pointer_cast<torch::autograd::CppNode<Function>>(result.grad_fn());
+    if (node) node->ctx_.mark_non_differentiable({});
+  }
+
   static void save(Context* context, Values& kept) {
     Tensors tensors;
     std::vector<int64_t> places;
