@@ -161,7 +161,8 @@ class Function : public torch::autograd::Function<Function<Op>> {
     } catch (const c10::Error& error) {
       const std::string reason = error.what_without_backtrace();
       if (reason.find("inplace operation") == std::string::npos) throw;
-      TORCH_CHECK(false, "the gradient of ", Op::kName, " reads an operand that was modified in place after the call; ",
+      TORCH_CHECK(false, "the gradient of ", Op::kName,
+                  " reads an operand or its result, which was modified in place after the call; ",
                   "write x = x + y in place of x += y, or give ", Op::kName, " a clone. ", reason);
     }
   }
