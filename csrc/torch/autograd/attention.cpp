@@ -71,59 +71,67 @@ struct GAT {
   }
 };
 
-// GATv2 and dot attention: kNodes operands of nodes, and kTerms of edges.
-struct GATv2 {
-  static constexpr const char* kName = "gatv2_attention";
+// What GATv2 and dot attention share: three operands of nodes, terms of edges up to kFirstOption, and three options.
+template <size_t kFirstOption>
+struct Pair {
   static constexpr size_t kDifferentiable = 1;
+  static constexpr size_t kFirstNode = 6, kFirstTerm = 9, kPrecise = kFirstOption + 3, kShortRows = kPrecise + 1,
+                          kOutShortRows = kPrecise + 2, kResults = kPrecise + 3;
+
+  static bool is_checked(size_t) { return true; }
+  static void keep(Values& x, const Values& results) { append(x, results, 0, results.size()); }
+
+ protected:
+  // The arguments of the raw operators before the terms.
+  static Values of_forward(const Values& x) {
+    Values arguments(x.begin(), x.begin() + kSides / 2);
+    append(arguments, x, kFirstNode, 3);
+    append(arguments, x, kFirstOption, 3);
+    arguments.insert(arguments.end(), {true, x[kPrecise], x[kShortRows]});
+    return arguments;
+  }
+  static Values of_backward(const Values& x, const at::Tensor& grad) {
+    Values arguments(x.begin(), x.begin() + kSides);
+    append(arguments, x, kFirstNode, 3);
+    append(arguments, x, kFirstOption, 3);
+    arguments.emplace_back(grad);
+    append(arguments, x, kResults, 3);
+    arguments.insert(arguments.end(), {x[kShortRows], x[kOutShortRows]});
+    return arguments;
+  }
+  static void append_needs_of_terms(Values& arguments, const Needs& needs) {
+    for (size_t i = 3; i < needs.size(); ++i) arguments.emplace_back(bool(needs[i]));
+  }
+};
+
+struct GATv2 : Pair<13> {
+  static constexpr const char* kName = "gatv2_attention";
   static constexpr const char* kSchema =
       "gatv2_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor out_indices, "
       "Tensor? out_edge_ids, Tensor feat_src, Tensor feat_dst, Tensor attn, Tensor? edge_bias, Tensor? edge_key, "
       "Tensor? edge_feat, Tensor? edge_weight, float negative_slope, float dropout_p, Tensor? seed, bool precise, "
       "bool short_rows, bool out_short_rows) -> (Tensor out, Tensor lse, Tensor out_residual)";
-  enum Place : size_t {
-    kFeat = 6,
-    kTerms = 9,
-    kSlope = 13,
-    kDropout,
-    kSeed,
-    kPrecise,
-    kShortRows,
-    kOutShortRows,
-    kResults
-  };
 
   static std::vector<size_t> operands() { return {6, 7, 8, 9, 10, 11, 12}; }
-  static bool is_checked(size_t) { return true; }
 
   static Values forward(const Values& x) {
     static const c10::OperatorHandle op = operator_named("halfgnn::gatv2_attention");
-    Values arguments(x.begin(), x.begin() + 3);
-    append(arguments, x, kFeat, 3);
-    append(arguments, x, kSlope, 3);
-    arguments.insert(arguments.end(), {true, x[kPrecise], x[kShortRows]});
-    append(arguments, x, kTerms, 4);
+    Values arguments = of_forward(x);
+    append(arguments, x, kFirstTerm, 4);
     return call(op, std::move(arguments));
   }
 
-  static void keep(Values& x, const Values& results) { append(x, results, 0, results.size()); }
-
   static Tensors gradients(const Values& x, const Tensors& grads, const Needs& needs) {
     static const c10::OperatorHandle op = operator_named("halfgnn::gatv2_attention_backward");
-    Values arguments(x.begin(), x.begin() + kSides);
-    append(arguments, x, kFeat, 3);
-    append(arguments, x, kSlope, 3);
-    arguments.emplace_back(grads[0]);
-    append(arguments, x, kResults, 3);
-    arguments.insert(arguments.end(), {x[kShortRows], x[kOutShortRows]});
-    append(arguments, x, kTerms, 4);
-    for (size_t i = 3; i < needs.size(); ++i) arguments.emplace_back(bool(needs[i]));
+    Values arguments = of_backward(x, grads[0]);
+    append(arguments, x, kFirstTerm, 4);
+    append_needs_of_terms(arguments, needs);
     return needed(call(op, std::move(arguments)), needs);
   }
 };
 
-struct Dot {
+struct Dot : Pair<17> {
   static constexpr const char* kName = "dot_attention";
-  static constexpr size_t kDifferentiable = 1;
   static constexpr const char* kSchema =
       "dot_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor out_indices, "
       "Tensor? out_edge_ids, Tensor query, Tensor key, Tensor value, Tensor? edge_bias, Tensor? edge_key, "
@@ -131,49 +139,25 @@ struct Dot {
       "bool one_weight, float scale, float dropout_p, Tensor? seed, bool precise, bool short_rows, bool "
       "out_short_rows) "
       "-> (Tensor out, Tensor lse, Tensor out_residual, Tensor edge_out)";
-  enum Place : size_t {
-    kQuery = 6,
-    kTerms = 9,
-    kEdgeFeat = 12,
-    kKeyIsValue = 15,
-    kOneWeight,
-    kScale,
-    kDropout,
-    kSeed,
-    kPrecise,
-    kShortRows,
-    kOutShortRows,
-    kResults
-  };
+  static constexpr size_t kEdgeFeat = 12, kKeyIsValue = 15;
 
   static std::vector<size_t> operands() { return {6, 7, 8, 9, 10, 11}; }
-  static bool is_checked(size_t) { return true; }
 
   static Values forward(const Values& x) {
     static const c10::OperatorHandle op = operator_named("halfgnn::dot_attention");
     TORCH_CHECK(x[kEdgeFeat].isNone(), "edge_feat is given, but its columns are projected in Python");
-    Values arguments(x.begin(), x.begin() + 3);
-    append(arguments, x, kQuery, 3);
-    append(arguments, x, kScale, 3);
-    arguments.insert(arguments.end(), {true, x[kPrecise], x[kShortRows]});
-    append(arguments, x, kTerms, 3);
+    Values arguments = of_forward(x);
+    append(arguments, x, kFirstTerm, 3);
     arguments.insert(arguments.end(), {x[kKeyIsValue], IValue(), IValue(), false, IValue(), IValue()});
     return call(op, std::move(arguments));
   }
 
-  static void keep(Values& x, const Values& results) { append(x, results, 0, results.size()); }
-
   static Tensors gradients(const Values& x, const Tensors& grads, const Needs& needs) {
     static const c10::OperatorHandle op = operator_named("halfgnn::dot_attention_backward");
-    Values arguments(x.begin(), x.begin() + kSides);
-    append(arguments, x, kQuery, 3);
-    append(arguments, x, kScale, 3);
-    arguments.emplace_back(grads[0]);
-    append(arguments, x, kResults, 3);
-    arguments.insert(arguments.end(), {x[kShortRows], x[kOutShortRows]});
-    append(arguments, x, kTerms, 3);
+    Values arguments = of_backward(x, grads[0]);
+    append(arguments, x, kFirstTerm, 3);
     arguments.insert(arguments.end(), {x[kKeyIsValue], IValue(), IValue(), IValue()});
-    for (size_t i = 3; i < needs.size(); ++i) arguments.emplace_back(bool(needs[i]));
+    append_needs_of_terms(arguments, needs);
     arguments.insert(arguments.end(), {false, IValue(), IValue()});
     return needed(call(op, std::move(arguments)), needs);
   }

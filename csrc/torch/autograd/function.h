@@ -43,6 +43,12 @@ inline Tensors tensors_of(const Values& values) {
   return tensors;
 }
 
+// Appends the shapes of two operands and their dtypes; those of the other one for one that is None.
+inline void append_shapes_and_dtypes(Values& x, const IValue& lhs, const IValue& rhs) {
+  const at::Tensor left = tensor_of(lhs.isNone() ? rhs : lhs), right = tensor_of(rhs.isNone() ? lhs : rhs);
+  x.insert(x.end(), {left.sym_sizes(), right.sym_sizes(), left.scalar_type(), right.scalar_type()});
+}
+
 inline c10::List<IValue> list_of(Values values) {
   c10::List<IValue> list(c10::AnyType::get());
   list.reserve(values.size());

@@ -52,16 +52,15 @@ struct SpMM {
   static void keep(Values& x, const Values& results) {
     const std::string& op = x[kOp].toStringRef();
     const std::string& reduce = x[kReduce].toStringRef();
-    const at::Tensor lhs = tensor_of(x[kLhs].isNone() ? x[kRhs] : x[kLhs]);
-    const at::Tensor rhs = tensor_of(x[kRhs].isNone() ? x[kLhs] : x[kRhs]);
-    const bool need_lhs = requires_grad(x[kLhs]), need_rhs = requires_grad(x[kRhs]);
+    const IValue lhs = x[kLhs], rhs = x[kRhs];
+    const bool need_lhs = requires_grad(lhs), need_rhs = requires_grad(rhs);
     const bool multiplies = op == "mul" || op == "div";
     if (!(multiplies && need_rhs) && op != "relu_add") x[kLhs] = IValue();
     if (!(multiplies && need_lhs) && !(op == "div" && need_rhs) && op != "relu_add") x[kRhs] = IValue();
     if (!need_lhs) x[kOutIndptr] = x[kOutIndices] = x[kOutEdgeIds] = IValue();
     x[kSchedule] = x[kInWeights] = IValue();
     x.push_back(reduce == "max" || reduce == "min" ? results[1] : IValue());
-    x.insert(x.end(), {lhs.sym_sizes(), rhs.sym_sizes(), lhs.scalar_type(), rhs.scalar_type()});
+    append_shapes_and_dtypes(x, lhs, rhs);
   }
 
   static Tensors gradients(const Values& x, const Tensors& grads, const Needs& needs) {
