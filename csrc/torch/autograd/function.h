@@ -11,6 +11,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,15 @@ inline c10::OperatorHandle operator_named(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
 }
 
+// A library by the stable ABI throws standard exceptions, whose classes autograd's engine would lose.
 inline Values call(const c10::OperatorHandle& op, Values arguments) {
-  op.callBoxed(arguments);
+  try {
+    op.callBoxed(arguments);
+  } catch (const std::out_of_range& error) {
+    TORCH_CHECK_INDEX(false, error.what());
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, error.what());
+  }
   return arguments;
 }
 
