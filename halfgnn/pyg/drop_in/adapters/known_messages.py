@@ -209,7 +209,7 @@ def _added_up(
 
 
 def _may_add_edges(edge_index: Tensor, x: Tensor, weight: Tensor | None) -> bool:
-    is_plain = type(edge_index) is Tensor and x.layout is torch.strided and edge_index.layout is torch.strided
+    is_plain = type(edge_index) is Tensor and edge_index.is_cpu and x.layout is edge_index.layout is torch.strided
     is_usual = is_plain and (weight is None or (type(weight) is Tensor and weight.dtype is x.dtype))
     return is_usual and not torch.compiler.is_compiling() and mode_reason(may_be_watched=True) is None
 
