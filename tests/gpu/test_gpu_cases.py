@@ -12,6 +12,8 @@ ELSEWHERE = {
     "transpose",
     "gather_rows",
     "code_sum",
+    "coo_sum",  # on the CPU alone
+    "coo_sum_backward",
     "head_logits",  # in cover.py
     "head_logits_backward",
     "locality",
