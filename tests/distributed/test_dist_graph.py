@@ -202,7 +202,8 @@ def test_modules_of_torch_geometric(parts_of_two):
         expected = [out.detach(), x.grad, *(p.grad for p in module.parameters())]
         for result, ids in zip(results, nodes):
             for i, (a, b) in enumerate(zip(result[name], expected, strict=True)):
-                torch.testing.assert_close(a, b[ids] if i < 2 else b, rtol=1e-4, atol=1e-4)
+                atol = max(1e-4, 1e-5 * float(b.abs().max()))  # of a sum over all nodes
+                torch.testing.assert_close(a, b[ids] if i < 2 else b, rtol=1e-4, atol=atol)
 
 
 def test_a_process_that_ends_is_named(tmp_path):
