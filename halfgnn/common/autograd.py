@@ -49,7 +49,7 @@ def _is_eager() -> bool:
 
 _Function = TypeVar("_Function", bound=type[torch.autograd.Function])
 _IN_CPP: dict[str, Any] = {}  # by the names of their operators
-_SCALAR_TYPES = {5: torch.float16, 6: torch.float32, 7: torch.float64, 15: torch.bfloat16}  # c10/core/ScalarType.h
+SCALAR_TYPES = {5: torch.float16, 6: torch.float32, 7: torch.float64, 15: torch.bfloat16}  # c10/core/ScalarType.h
 
 
 def in_cpp(name: str, takes: Callable[..., bool] = lambda *args: True) -> Callable[[_Function], _Function]:
@@ -74,7 +74,7 @@ def in_cpp(name: str, takes: Callable[..., bool] = lambda *args: True) -> Callab
 def shapes_and_dtypes(kept: Sequence) -> tuple[tuple[torch.Size, torch.Size], tuple[torch.dtype, torch.dtype]]:
     """Those of two operands, of the last four values that an operator in C++ keeps."""
     lhs_shape, rhs_shape, lhs_dtype, rhs_dtype = kept[-4:]
-    return (torch.Size(lhs_shape), torch.Size(rhs_shape)), (_SCALAR_TYPES[lhs_dtype], _SCALAR_TYPES[rhs_dtype])
+    return (torch.Size(lhs_shape), torch.Size(rhs_shape)), (SCALAR_TYPES[lhs_dtype], SCALAR_TYPES[rhs_dtype])
 
 
 def _gradients_by_python(name, kept, grads, needs):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..common.arguments import check_number
-from ..common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, saved_tensors
+from ..common.autograd import SCALAR_TYPES, apply, in_cpp, inputs_of, is_recorded, pull_back, recorded, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_rows, name_operands, operand_errors
 from ..common.precision import HALF, autocast
@@ -53,6 +54,7 @@ def _(
     return indptr.new_empty(feat_shape, dtype=feat_dtype)
 
 
+@in_cpp("copy_u_reduce")
 class _CopyUReduce(torch.autograd.Function):
     """The results of the raw operator, of which those in `reduces` have a gradient."""
 
@@ -63,52 +65,73 @@ class _CopyUReduce(torch.autograd.Function):
         indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, x, reduces, eps, out_dtype, short_rows,
         out_short_rows,
     ):  # fmt: skip
-        return _copy_u_reduce(indptr, indices, edge_ids, x, ",".join(reduces), eps, out_dtype, True, short_rows)
+        return _copy_u_reduce(indptr, indices, edge_ids, x, reduces, eps, out_dtype, True, short_rows)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
         a = _Inputs(*inputs)
         results, kept = output[: len(REDUCTIONS)], output[len(REDUCTIONS) :]
-        ctx.mark_non_differentiable(*(r for r, name in zip(results, REDUCTIONS) if name not in a.reduces), *kept)
+        ctx.mark_non_differentiable(
+            *(r for r, name in zip(results, REDUCTIONS) if name not in a.reduces.split(",")), *kept
+        )
         ctx.set_materialize_grads(False)
-        squares = "var" in a.reduces or "std" in a.reduces
         ctx.save_for_backward(
             *(a.indptr, a.indices, a.edge_ids, a.out_indptr, a.out_indices, a.out_edge_ids),
-            a.x if squares else None,
+            a.x if "var" in a.reduces or "std" in a.reduces else None,
             *kept,
         )
-        ctx.reduces, ctx.short_rows, ctx.out_short_rows = a.reduces, a.short_rows, a.out_short_rows
-        ctx.shape, ctx.dtype, ctx.eps = a.x.shape, a.x.dtype, a.eps
+        ctx.call = _Call(a.reduces, a.eps, a.x.shape, a.x.dtype, a.out_short_rows)
 
     @staticmethod
     def backward(ctx, *grads):
-        # Code that is compiled gives gradients of the empty results too.
-        cotangents = [grad if name in ctx.reduces else None for grad, name in zip(grads, REDUCTIONS)]
-        _, _, largest, smallest, var, std = cotangents
-        if all(grad is None for grad in cotangents):
+        if all(grad is None for grad in grads):
             return tuple(_Inputs())
-        indptr, indices, edge_ids, *out, x, arg_max, arg_min, kept_mean, kept_std = saved_tensors(ctx, "copy_u_reduce")
-        short_rows = ctx.out_short_rows
-        if out[0] is None:
-            out = out_edges((indptr, indices, edge_ids), ctx.shape[0])
-        if std is not None and ctx.eps < STD_EPS:
-            kept_std = _above_rounding(kept_std, kept_mean)
-        args = (
-            *out, indptr, None if var is None and std is None else x, ctx.shape, ctx.dtype, *cotangents,
-            None if largest is None else arg_max, None if smallest is None else arg_min,
-            None if var is None and std is None else kept_mean, None if std is None else kept_std, short_rows,
-            *((None, None) if largest is None and smallest is None else (indices, edge_ids)),
-        )  # fmt: skip
-        if is_recorded():
-            again = functools.partial(_gradient, ctx.shape, ctx.dtype)
-            inputs = indptr, indices, edge_ids, *out, x, arg_max, arg_min, kept_std, *cotangents
-            grad = recorded("copy_u_reduce", _copy_u_reduce_backward, args, again, inputs)
-        else:
-            grad = _copy_u_reduce_backward(*args)
-        return tuple(_Inputs(x=grad))
+        return tuple(_Inputs(x=_differentiated(ctx.call, saved_tensors(ctx, "copy_u_reduce"), grads)))
+
+    @staticmethod
+    def gradients(kept, grads, needs):
+        x, (*ends, shape, dtype) = _Inputs(*kept[:12]), kept[12:]
+        call = _Call(x.reduces, x.eps, torch.Size(shape), SCALAR_TYPES[dtype], x.out_short_rows)
+        return (_differentiated(call, (*kept[:7], *ends), grads),)
+
+
+class _Call(NamedTuple):
+    """What is no tensor of a call. x has the shape and the dtype, short_rows are those of the out-edges."""
+
+    reduces: str
+    eps: float
+    shape: torch.Size
+    dtype: torch.dtype
+    short_rows: bool
 
 
 _Inputs = inputs_of(_CopyUReduce)
+
+
+def _differentiated(call: _Call, saved: Sequence, grads: Sequence) -> Tensor | None:
+    """The gradient of x, recorded if it is to be."""
+    # Code that is compiled gives gradients of the empty results too.
+    names = call.reduces.split(",")
+    cotangents = [grad if name in names else None for grad, name in zip(grads, REDUCTIONS)]
+    _, _, largest, smallest, var, std = cotangents
+    if all(grad is None for grad in cotangents):
+        return None
+    (indptr, indices, edge_ids), out, (x, arg_max, arg_min, kept_mean, kept_std) = saved[:3], saved[3:6], saved[6:]
+    if out[0] is None:
+        out = out_edges((indptr, indices, edge_ids), call.shape[0])
+    if std is not None and call.eps < STD_EPS:
+        kept_std = _above_rounding(kept_std, kept_mean)
+    args = (
+        *out, indptr, None if var is None and std is None else x, call.shape, call.dtype, *cotangents,
+        None if largest is None else arg_max, None if smallest is None else arg_min,
+        None if var is None and std is None else kept_mean, None if std is None else kept_std, call.short_rows,
+        *((None, None) if largest is None and smallest is None else (indices, edge_ids)),
+    )  # fmt: skip
+    if is_recorded():
+        again = functools.partial(_gradient, call.shape, call.dtype)
+        inputs = indptr, indices, edge_ids, *out, x, arg_max, arg_min, kept_std, *cotangents
+        return recorded("copy_u_reduce", _copy_u_reduce_backward, args, again, inputs)
+    return _copy_u_reduce_backward(*args)
 
 
 def _gradient(shape, dtype, indptr, indices, edge_ids, *saved):
@@ -199,11 +222,12 @@ def _reduced(g, x: Tensor, reduces: tuple[str, ...], eps: float, out_dtype: torc
     if set(reduces) == {"sum", "mean"}:
         return _sum_and_mean(g, x, reduces, out_dtype)
     csc = g.csc()
+    names = ",".join(reduces)
     if needs_grad(x):
         csr = g.csr() if x.requires_grad else (None, None, None)
-        results = apply(_CopyUReduce, *csc, *csr, x, reduces, eps, out_dtype, g.short_csc, g.short_csr)
+        results = apply(_CopyUReduce, *csc, *csr, x, names, eps, out_dtype, g.short_csc, g.short_csr)
     else:
-        results = _copy_u_reduce(*csc, x, ",".join(reduces), eps, out_dtype, False, g.short_csc)
+        results = _copy_u_reduce(*csc, x, names, eps, out_dtype, False, g.short_csc)
     return tuple(results[REDUCTIONS.index(name)] for name in reduces)
 
 

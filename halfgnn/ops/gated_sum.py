@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import check_number, checked_flag
-from ..common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, saved_tensors
+from ..common.autograd import apply, in_cpp, inputs_of, is_recorded, pull_back, recorded, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
@@ -60,6 +60,7 @@ def _(
     )
 
 
+@in_cpp("gated_sum")
 class _GatedSum(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -106,29 +107,39 @@ class _GatedSum(torch.autograd.Function):
         if grad is None and grad_edges is None:
             return tuple(_Inputs())
         saved = saved_tensors(ctx, "gated_sum")  # read once: a checkpoint gives them once
-        csc, csr, (*operands, scale, quotient) = saved[:3], saved[3:6], saved[6:]
-        value, _, gate_dst, *_ = operands
-        if csr[0] is None:
-            csr = out_edges(csc, value.shape[0])
-        if grad is None:
-            grad = torch.zeros_like(gate_dst)
         needs = _Inputs(*ctx.needs_input_grad)
-        names = "value", "gate_src", "gate_dst", "gate_edge", "edge_value"
-        needed = [getattr(needs, name) for name in names]
-        args = (
-            *csc, *csr, *operands, ctx.normalize, grad, grad_edges, scale, quotient, *needed, *ctx.short_rows,
-        )  # fmt: skip
-        if is_recorded():
-            again = functools.partial(_gradients, needed, ctx.normalize, ctx.eps)
-            gradients = recorded(
-                "gated_sum", _gated_sum_backward, args, again, (*csc, *csr, *operands, grad, grad_edges)
-            )
-        else:
-            gradients = _gated_sum_backward(*args)
-        return tuple(_Inputs(**{name: x for name, x, need in zip(names, gradients, needed) if need}))
+        needed = [getattr(needs, name) for name in _OPERANDS]
+        gradients = _differentiated(saved, grad, grad_edges, needed, ctx.normalize, ctx.eps, ctx.short_rows)
+        return tuple(_Inputs(**dict(zip(_OPERANDS, gradients))))
+
+    @staticmethod
+    def gradients(kept, grads, needs):
+        x, saved = _Inputs(*kept[:-2]), (*kept[:11], *kept[-2:])
+        grad, grad_edges, *_ = grads
+        short_rows = x.short_rows, x.out_short_rows
+        return _differentiated(
+            saved, grad, grad_edges if x.return_edges else None, needs, x.normalize, x.eps, short_rows
+        )
 
 
+_OPERANDS = "value", "gate_src", "gate_dst", "gate_edge", "edge_value"
 _Inputs = inputs_of(_GatedSum)
+
+
+def _differentiated(saved, grad, grad_edges, needed, normalize, eps, short_rows):
+    """The gradients of the operands, None for one that is not needed, recorded if they are to be."""
+    csc, csr, (*operands, scale, quotient) = saved[:3], saved[3:6], saved[6:]
+    if csr[0] is None:
+        csr = out_edges(csc, operands[0].shape[0])
+    if grad is None:
+        grad = torch.zeros_like(operands[2])
+    args = *csc, *csr, *operands, normalize, grad, grad_edges, scale, quotient, *needed, *short_rows
+    if is_recorded():
+        again = functools.partial(_gradients, needed, normalize, eps)
+        gradients = recorded("gated_sum", _gated_sum_backward, args, again, (*csc, *csr, *operands, grad, grad_edges))
+    else:
+        gradients = _gated_sum_backward(*args)
+    return tuple(x if need else None for x, need in zip(gradients, needed))
 
 
 def _gradients(needed, normalize, eps, *saved):
