@@ -64,6 +64,7 @@ CPU_KERNELS = [
     "gated_sum",
     "code_sum",
     "coo_sum",
+    "coo_softmax",
     "copy_reduce",
     "sddmm",
     "backward",

@@ -66,14 +66,19 @@ HALFGNN_SCHEMAS(m) {
       "Tensor? in_indices=None, Tensor? in_edge_ids=None, Tensor? schedule=None) "
       "-> (Tensor grad_lhs, Tensor grad_rhs)");
 
-  // out[row] = the sum or mean (reduce) over the edges of feat[col] weight[e], over an edge list in any order, added in
-  // that order, in fp32 (fp64 for fp64) and rounded once. weight: (E,) of feat's dtype. Ids are checked, unlike those
-  // of a topology. CPU only.
-  m.def("coo_sum(Tensor row, Tensor col, Tensor feat, Tensor? weight, str reduce, SymInt num_rows) -> Tensor");
-  // feat is needed for the gradient of weight. A gradient that is not needed is an empty tensor.
+  // out[row] = the sum or mean (reduce) over the edges of op(feat[col], rhs[e]), over an edge list in any order, added
+  // in that order, in fp32 (fp64 for fp64) and rounded once. op: copy_lhs, mul by rhs (E,) or relu_add of rhs (E, *),
+  // of feat's dtype. Ids are checked, unlike those of a topology. CPU only.
+  m.def("coo_sum(Tensor row, Tensor col, Tensor feat, Tensor? rhs, str op, str reduce, SymInt num_rows) -> Tensor");
+  // feat is needed for the gradient of rhs, and both for those of relu_add. A gradient that is not needed is an empty
+  // tensor.
   m.def(
-      "coo_sum_backward(Tensor row, Tensor col, Tensor grad, Tensor? feat, Tensor? weight, str reduce, "
-      "SymInt num_cols, bool need_feat, bool need_weight) -> (Tensor grad_feat, Tensor grad_weight)");
+      "coo_sum_backward(Tensor row, Tensor col, Tensor grad, Tensor? feat, Tensor? rhs, str op, str reduce, "
+      "SymInt num_cols, bool need_feat, bool need_rhs) -> (Tensor grad_feat, Tensor grad_rhs)");
+  // out[e] = exp(logits[e]) / their sum over the edges of row[e], column by column, over an edge list in any order, in
+  // fp32 (fp64 for fp64) and rounded once. Ids are checked. CPU only.
+  m.def("coo_softmax(Tensor row, Tensor logits, SymInt num_rows) -> Tensor");
+  m.def("coo_softmax_backward(Tensor row, Tensor out, Tensor grad, SymInt num_rows) -> Tensor");
 
   // Several reductions of feat[u] over in-edges e = (u, v), CSC, in one pass where there is a kernel for it. reduces:
   // some of sum, mean, max, min, var, std with commas between them (torch.jit.trace takes no list of strings). var is
@@ -266,6 +271,7 @@ void register_operators(Library& m) {
 #ifdef HALFGNN_CPU_KEY
 HALFGNN_KERNELS(HALFGNN_CPU_KEY, m) {
   halfgnn::register_operators(m);
+  halfgnn::register_coo_softmax(m);
   halfgnn::register_coo_sum(m);
   halfgnn::register_neighbor_sample(m);
   halfgnn::register_reorder(m);

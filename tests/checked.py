@@ -60,7 +60,7 @@ PARTS = {
         ),
         (
             *("csrc/library.cpp", "csrc/cpu/backend.h", "csrc/cpu/graph.h", "csrc/cpu/reorder.h"),
-            "csrc/cpu/coo_sum.h",
+            "csrc/cpu/coo.h",
             *("csrc/cpu/neighbor_sample.h", "csrc/cpu/edge_picks.h", "csrc/cpu/random_stream.h"),
             *("build_sources.py", "cuda_toolkit.py", "halfgnn/row_schedule.py"),
         ),

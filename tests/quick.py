@@ -33,6 +33,7 @@ JOBS = os.environ.get("JOBS", "2")
 ATTENTION = ("attention", "attention_[!e]*", "ends_of_heads")
 TESTS = {
     "code_sum": ("code_sum",),
+    "coo_softmax": ("coo_softmax",),
     "coo_sum": ("coo_sum",),
     "copy_u_reduce": ("copy_u_reduce", "winner_gradients"),
     "dot_attention": (*ATTENTION, "attention_edges", "tensor_*"),

@@ -2,29 +2,14 @@
 
 #ifdef HALFGNN_CPU_KEY
 
-#include "../cpu/coo_sum.h"
+#include "../cpu/coo.h"
 
-#include "checks.h"
+#include "coo_rows.h"
 #include "register.h"
+#include "results.h"
 
 namespace halfgnn {
 namespace {
-
-// Rows (N, *) in the type in which they are added.
-struct Rows {
-  Tensor tensor;
-  int64_t dim = 1;
-
-  Rows(const Tensor& given, const char* name) {
-    CHECK_VALUE(given.dim() >= 1, name, " has no dimensions; expected one row per node");
-    CHECK_VALUE(given.device().is_cpu(), name, " is on ", given.device(), "; expected the device of row, cpu");
-    const bool is_half = size_of(dtype_of(given.scalar_type(), name)) == 2;
-    tensor = (is_half ? given.to(ScalarType::Float) : given).contiguous();
-    for (int64_t d = 1; d < given.dim(); ++d) dim *= given.size(d);
-  }
-  bool is_double() const { return tensor.scalar_type() == ScalarType::Double; }
-  const void* data() const { return tensor.const_data_ptr(); }
-};
 
 class CheckedEdges {
  public:
@@ -49,13 +34,35 @@ bool is_mean(string_view reduce) {
   return reduce == "mean";
 }
 
-Tensor weights_of(const Tensor& weight, const Tensor& feat, int64_t num_edges) {
-  CHECK_TYPE(weight.scalar_type() == feat.scalar_type(), "weight has dtype ", dtype_name(weight.scalar_type()),
-             "; expected that of feat, ", dtype_name(feat.scalar_type()));
-  CHECK_VALUE(weight.dim() == 1 && weight.size(0) == num_edges, "weight has shape ", weight.sizes(), "; expected (",
-              num_edges, ",), one number per edge");
-  return Rows(weight, "weight").tensor;
-}
+// What is combined with the rows of sources. op and rhs: as in gspmm.
+struct Edges {
+  Tensor weight, addend;
+
+  // feat: rows like those of sources, called so. is_read: whether rhs is needed.
+  Edges(string_view op, const OptionalTensor& rhs, const Tensor& feat, const char* name, int64_t num_edges,
+        bool is_read = true) {
+    CHECK_VALUE(op == "copy_lhs" || op == "mul" || op == "relu_add", "op is '", op,
+                "'; expected 'copy_lhs', 'mul' or 'relu_add'");
+    if (op == "copy_lhs") {
+      CHECK_VALUE(!rhs, "rhs is given; expected None for op 'copy_lhs'");
+      return;
+    }
+    if (!is_read) return;
+    CHECK_VALUE(rhs, "rhs is None; expected values of edges for op '", op, "'");
+    CHECK_TYPE(rhs->scalar_type() == feat.scalar_type(), "rhs has dtype ", dtype_name(rhs->scalar_type()),
+               "; expected that of ", name, ", ", dtype_name(feat.scalar_type()));
+    const std::vector<int64_t> per_edge = with_rows(num_edges, trailing(feat.sizes()));
+    if (op == "mul") {
+      CHECK_VALUE(rhs->dim() == 1 && rhs->size(0) == num_edges, "rhs has shape ", rhs->sizes(), "; expected (",
+                  num_edges, ",), one number per edge");
+      weight = CooRows(*rhs, "rhs").tensor;
+    } else {
+      CHECK_VALUE(rhs->sizes() == IntArrayRef(per_edge), "rhs has shape ", rhs->sizes(), "; expected ",
+                  IntArrayRef(per_edge), ", a row per edge");
+      addend = CooRows(*rhs, "rhs").tensor;
+    }
+  }
+};
 
 Tensor divided(const EdgeList& edges, const Tensor& rows, int64_t dim) {
   Tensor counts = empty({rows.size(0)}, rows.options().dtype(ScalarType::Long));
@@ -66,45 +73,59 @@ Tensor divided(const EdgeList& edges, const Tensor& rows, int64_t dim) {
   return out;
 }
 
-Tensor summed(const EdgeList& edges, const Rows& feat, const Tensor& weight, int64_t num_rows) {
+Tensor summed(const EdgeList& edges, const CooRows& feat, const Edges& of_edges, int64_t num_rows) {
   Tensor out = zeros(with_rows(num_rows, trailing(feat.tensor.sizes())), feat.tensor.options());
   if (out.numel() == 0) return out;
-  cpu::coo_sum({edges, feat.data(), weight.defined() ? weight.const_data_ptr() : nullptr, feat.dim, feat.is_double(),
-                out.mutable_data_ptr()});
+  cpu::coo_sum({edges, feat.data(), data_or_null(of_edges.weight), data_or_null(of_edges.addend), feat.dim,
+                feat.is_double(), out.mutable_data_ptr()});
   return out;
 }
 
-Tensor coo_sum(const Tensor& row, const Tensor& col, const Tensor& feat, const OptionalTensor& weight,
+Tensor coo_sum(const Tensor& row, const Tensor& col, const Tensor& feat, const OptionalTensor& rhs, string_view op,
                string_view reduce, int64_t num_rows) {
   check_count(num_rows, "num_rows");
-  const Rows rows(feat, "feat");
+  const CooRows rows(feat, "feat");
   const CheckedEdges edges(row, col, num_rows, feat.size(0));
-  const Tensor weights = weight ? weights_of(*weight, feat, row.size(0)) : Tensor();
-  Tensor out = summed(edges.by_row(), rows, weights, num_rows);
+  const Edges of_edges(op, rhs, feat, "feat", row.size(0));
+  Tensor out = summed(edges.by_row(), rows, of_edges, num_rows);
   if (is_mean(reduce)) out = divided(edges.by_row(), out, rows.dim);
   return out.to(feat.scalar_type());
 }
 
+Tensor products(const EdgeList& edges, const CooRows& lhs, const CooRows& rhs) {
+  Tensor out = empty({edges.num_edges}, lhs.tensor.options());
+  cpu::coo_dot({edges, lhs.data(), rhs.data(), lhs.dim, lhs.is_double(), out.mutable_data_ptr()});
+  return out;
+}
+
 std::tuple<Tensor, Tensor> coo_sum_backward(const Tensor& row, const Tensor& col, const Tensor& grad,
-                                            const OptionalTensor& feat, const OptionalTensor& weight,
-                                            string_view reduce, int64_t num_cols, bool need_feat, bool need_weight) {
+                                            const OptionalTensor& feat, const OptionalTensor& rhs, string_view op,
+                                            string_view reduce, int64_t num_cols, bool need_feat, bool need_rhs) {
   check_count(num_cols, "num_cols");
-  Rows grads(grad, "grad");
+  CooRows grads(grad, "grad");
   const CheckedEdges edges(row, col, grad.size(0), num_cols);
-  const Tensor weights = weight ? weights_of(*weight, grad, row.size(0)) : Tensor();
+  const bool is_relu = op == "relu_add", reads_feat = need_rhs || is_relu;
+  const Edges of_edges(op, rhs, grad, "grad", row.size(0), need_feat || is_relu);  // a weight is read for feat alone
   if (is_mean(reduce)) grads.tensor = divided(edges.by_row(), grads.tensor, grads.dim);
-  Tensor grad_feat = empty({0}, grad.options()), grad_weight = empty({0}, grad.options());
-  if (need_feat) grad_feat = summed(edges.by_col(), grads, weights, num_cols).to(grad.scalar_type());
-  if (!need_weight) return {grad_feat, grad_weight};
-  CHECK_VALUE(feat, "feat is None; the gradient of weight reads it");
-  const Rows rows(*feat, "feat");
+  Tensor grad_feat = empty({0}, grad.options()), grad_rhs = empty({0}, grad.options());
+  if (need_feat && !is_relu) grad_feat = summed(edges.by_col(), grads, of_edges, num_cols).to(grad.scalar_type());
+  if (!reads_feat) return {grad_feat, grad_rhs};
+
+  CHECK_VALUE(feat, "feat is None; the gradient of ", is_relu ? "relu_add" : "rhs", " reads it");
+  const CooRows rows(*feat, "feat");
   CHECK_TYPE(feat->scalar_type() == grad.scalar_type(), "feat has dtype ", dtype_name(feat->scalar_type()),
              "; expected that of grad, ", dtype_name(grad.scalar_type()));
   CHECK_VALUE(feat->size(0) == num_cols && rows.dim == grads.dim, "feat has shape ", feat->sizes(), "; expected ",
               num_cols, " rows of the shape of those of grad, ", grad.sizes());
-  Tensor products = empty({row.size(0)}, rows.tensor.options());
-  cpu::coo_dot({edges.by_row(), grads.data(), rows.data(), rows.dim, rows.is_double(), products.mutable_data_ptr()});
-  return {grad_feat, products.to(grad.scalar_type())};
+  if (!is_relu) return {grad_feat, products(edges.by_row(), grads, rows).to(grad.scalar_type())};
+
+  const Tensor& addend = of_edges.addend;
+  if (need_feat) grad_feat = zeros(rows.tensor.sizes(), rows.tensor.options());
+  if (need_rhs) grad_rhs = empty(addend.sizes(), addend.options());
+  cpu::coo_relu_backward({edges.by_row(), rows.data(), addend.const_data_ptr(), grads.data(), grads.dim,
+                          rows.is_double(), need_feat ? grad_feat.mutable_data_ptr() : nullptr,
+                          need_rhs ? grad_rhs.mutable_data_ptr() : nullptr});
+  return {grad_feat.to(grad.scalar_type()), grad_rhs.to(grad.scalar_type())};
 }
 
 }  // namespace

@@ -70,11 +70,6 @@ struct ReduceCall {
   }
 };
 
-template <class T>
-T* data_or_null(Tensor& tensor, bool is_wanted) {
-  return is_wanted ? static_cast<T*>(tensor.mutable_data_ptr()) : nullptr;
-}
-
 void run_reduce_kernel(const Backend& backend, ReduceCall& f) {
   CopyReduceArgs args;
   args.topology = f.topology;
@@ -205,8 +200,6 @@ void check_gradient(const ReduceGradient& b, ScalarType grad_type) {
   check_kept(b.kept_mean, "kept_mean", accumulator_of(b.type), b.has_squares());
   check_kept(b.kept_std, "kept_std", accumulator_of(b.type), b.grad[kStd].defined());
 }
-
-const void* data_or_null(const Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
 
 Tensor run_reduce_kernel(const Backend& backend, const ReduceGradient& b, ScalarType grad_type) {
   Tensor result = new_result(b.shape, b.in_indptr.options().dtype(b.type));

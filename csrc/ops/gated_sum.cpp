@@ -43,8 +43,6 @@ GateOperands gate_operands(const Topology& csc, const Device& device, const Tens
   return x;
 }
 
-void* data_or_null(Tensor& x, bool wanted) { return wanted ? x.mutable_data_ptr() : nullptr; }
-
 std::tuple<Tensor, Tensor, Tensor, Tensor> gated_sum(const Tensor& indptr, const Tensor& indices,
                                                      const OptionalTensor& edge_ids, const Tensor& value,
                                                      const Tensor& gate_src, const Tensor& gate_dst,

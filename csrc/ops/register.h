@@ -6,7 +6,8 @@
 namespace halfgnn {
 
 void register_code_sum(Library& m);
-void register_coo_sum(Library& m);  // of the CPU's key only
+void register_coo_softmax(Library& m);  // of the CPU's key only
+void register_coo_sum(Library& m);      // of the CPU's key only
 void register_copy_u_reduce(Library& m);
 void register_edge_softmax(Library& m);
 void register_gat_attention(Library& m);

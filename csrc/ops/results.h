@@ -14,6 +14,12 @@ inline Tensor new_result(IntArrayRef sizes, const TensorOptions& options) {
   return result;
 }
 
+template <class T = void>
+T* data_or_null(Tensor& tensor, bool is_wanted) {
+  return is_wanted ? static_cast<T*>(tensor.mutable_data_ptr()) : nullptr;
+}
+inline const void* data_or_null(const Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
+
 // The type in which values of x are summed, and results that are not rounded are returned.
 inline ScalarType accumulator(const Tensor& x) {
   return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;

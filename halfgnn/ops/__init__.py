@@ -9,7 +9,7 @@ Generated from the generic operators: u_{add,sub,mul,div,relu_add}_e_{sum,mean,m
 import difflib as _difflib
 from typing import Any as _Any
 
-from . import coo_sum, head_logits, topology  # noqa: F401  (register fake kernels)
+from . import coo_softmax, coo_sum, head_logits, topology  # noqa: F401  (register fake kernels)
 from . import sddmm as _sddmm
 from . import spmm as _spmm
 from .attention import dot_attention, gat_attention, gatv2_attention

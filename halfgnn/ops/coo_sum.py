@@ -14,14 +14,15 @@ _coo_sum_backward = torch.ops.halfgnn.coo_sum_backward.default
 
 
 @register_fake("coo_sum")
-def _(row, col, feat, weight, reduce, num_rows):
+def _(row, col, feat, rhs, op, reduce, num_rows):
     return feat.new_empty((num_rows, *feat.shape[1:]))
 
 
 @register_fake("coo_sum_backward")
-def _(row, col, grad, feat, weight, reduce, num_cols, need_feat, need_weight):
-    grad_feat = grad.new_empty((num_cols, *grad.shape[1:]) if need_feat else (0,))
-    return grad_feat, grad.new_empty(row.shape if need_weight else (0,))
+def _(row, col, grad, feat, rhs, op, reduce, num_cols, need_feat, need_rhs):
+    rows = grad.shape[1:]
+    of_edges = row.shape + rows if op == "relu_add" else row.shape
+    return grad.new_empty((num_cols, *rows) if need_feat else (0,)), grad.new_empty(of_edges if need_rhs else (0,))
 
 
 @in_cpp("coo_sum")
@@ -29,65 +30,75 @@ class _CooSum(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(row, col, feat, weight, reduce, num_rows):
-        return _coo_sum(row, col, feat, weight, reduce, num_rows)
+    def forward(row, col, feat, rhs, op, reduce, num_rows):
+        return _coo_sum(row, col, feat, rhs, op, reduce, num_rows)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        row, col, feat, weight, ctx.reduce, _ = inputs
-        _, _, need_feat, need_weight, _, _ = ctx.needs_input_grad
+        row, col, feat, rhs, ctx.op, ctx.reduce, _ = inputs
+        _, _, need_feat, need_rhs, *_ = ctx.needs_input_grad
         ctx.num_cols = feat.shape[0]
-        ctx.save_for_backward(row, col, feat if need_weight else None, weight if need_feat else None)
+        reads_both = ctx.op == "relu_add"
+        ctx.save_for_backward(
+            row, col, feat if need_rhs or reads_both else None, rhs if need_feat or reads_both else None
+        )
 
     @staticmethod
     def backward(ctx, grad):
-        row, col, feat, weight = saved_tensors(ctx, "coo_sum")
-        needs = ctx.needs_input_grad[2:4]
-        return None, None, *_gradients(row, col, grad, feat, weight, ctx.reduce, ctx.num_cols, *needs), None, None
+        row, col, feat, rhs = saved_tensors(ctx, "coo_sum")
+        args = row, col, grad, feat, rhs, ctx.op, ctx.reduce, ctx.num_cols
+        return None, None, *_gradients(*args, *ctx.needs_input_grad[2:4]), None, None, None
 
     @staticmethod
     def gradients(kept, grads, needs):
-        row, col, feat, weight, reduce, _, num_cols = kept
-        return _gradients(row, col, grads[0], feat, weight, reduce, num_cols, *needs)
+        row, col, feat, rhs, op, reduce, _, num_cols = kept
+        return _gradients(row, col, grads[0], feat, rhs, op, reduce, num_cols, *needs)
 
 
-def _gradients(row, col, grad, feat, weight, reduce, num_cols, need_feat, need_weight) -> tuple[Tensor | None, ...]:
-    """Of feat and weight, None for one that is not needed: by PyTorch's operators, which have derivatives, if they are recorded."""
-    args = row, col, grad, feat, weight
-    if is_recorded():
-        gradients = _composed(*args, reduce, num_cols, need_feat, need_weight)
-    else:
-        gradients = _coo_sum_backward(*args, reduce, num_cols, need_feat, need_weight)
-    return tuple(x if need else None for x, need in zip(gradients, (need_feat, need_weight)))
+def _gradients(row, col, grad, feat, rhs, op, reduce, num_cols, need_feat, need_rhs) -> tuple[Tensor | None, ...]:
+    """Of feat and rhs, None for one that is not needed: by PyTorch's operators, which have derivatives, if they are recorded."""
+    function = _composed if is_recorded() else _coo_sum_backward
+    gradients = function(row, col, grad, feat, rhs, op, reduce, num_cols, need_feat, need_rhs)
+    return tuple(x if need else None for x, need in zip(gradients, (need_feat, need_rhs)))
 
 
-def _composed(row, col, grad, feat, weight, reduce, num_cols, need_feat, need_weight) -> tuple[Tensor | None, ...]:
+def _composed(row, col, grad, feat, rhs, op, reduce, num_cols, need_feat, need_rhs) -> tuple[Tensor | None, ...]:
+    """In the type in which the operator adds: counts and sums of half-precision values would be rounded at each step."""
+    dtype, wide = grad.dtype, torch.promote_types(grad.dtype, torch.float32)
+    grad, feat, rhs = (x if x is None else x.to(wide) for x in (grad, feat, rhs))
     per_row = [-1, *[1] * (grad.dim() - 1)]
     if reduce == "mean":
         counts = grad.new_zeros(grad.shape[0]).index_add(0, row, grad.new_ones(row.shape))
         grad = grad / counts.clamp(min=1).view(per_row)
     of_edges = grad.index_select(0, row)
-    of_feat = of_weight = None
+    if op == "relu_add":
+        of_edges = of_messages = torch.where(feat.index_select(0, col) + rhs <= 0, 0, of_edges)
+    else:
+        of_messages = of_edges if rhs is None else of_edges * rhs.view(per_row)
+    of_feat = of_rhs = None
     if need_feat:
-        messages = of_edges if weight is None else of_edges * weight.view(per_row)
-        of_feat = grad.new_zeros((num_cols, *grad.shape[1:])).index_add(0, col, messages)
-    if need_weight:
-        products = of_edges * feat.index_select(0, col)
-        of_weight = products.unsqueeze(-1).flatten(1).sum(1)  # of rows that are single numbers too
-    return of_feat, of_weight
+        of_feat = grad.new_zeros((num_cols, *grad.shape[1:])).index_add(0, col, of_messages).to(dtype)
+    if need_rhs:
+        if op == "mul":  # of rows that are single numbers too
+            of_edges = (of_edges * feat.index_select(0, col)).unsqueeze(-1).flatten(1).sum(1)
+        of_rhs = of_edges.to(dtype)
+    return of_feat, of_rhs
 
 
-def coo_sum(row: Tensor, col: Tensor, feat: Tensor, weight: Tensor | None, reduce: str, num_rows: int) -> Tensor:
-    """out[row[e]] = the sum or mean of feat[col[e]] * weight[e] over the edges e, which are added in their order.
+def coo_sum(
+    row: Tensor, col: Tensor, feat: Tensor, rhs: Tensor | None, reduce: str, num_rows: int, *, op: str | None = None
+) -> Tensor:
+    """out[row[e]] = the sum or mean of op(feat[col[e]], rhs[e]) over the edges e, which are added in their order.
 
-    In float32 and float64 the bits are those of PyTorch's index_select, mul and scatter_add. Nothing is cached with the edges.
-    Ids are checked. It is for eager calls on the CPU.
+    In float32 and float64 the bits are those of PyTorch's index_select, mul or add and relu, and scatter_add. Nothing is cached
+    with the edges. Ids are checked. It is for eager calls on the CPU.
 
     Args:
         row, col: (E,) int32 or int64.
         feat: (N, *).
-        weight: (E,) of feat's dtype, or None.
+        rhs: of feat's dtype. (E,) for mul, (E, *) for relu_add, None for copy_lhs.
         reduce: sum or mean.
+        op: copy_lhs, mul or relu_add; by default mul, or copy_lhs without rhs.
 
     Returns:
         (num_rows, *) of feat's dtype.
@@ -95,5 +106,6 @@ def coo_sum(row: Tensor, col: Tensor, feat: Tensor, weight: Tensor | None, reduc
     Raises:
         IndexError: an id out of range. TypeError: wrong dtypes. ValueError: wrong shapes.
     """
-    args = row, col, feat, weight, reduce, num_rows
-    return apply(_CooSum, *args) if needs_grad(feat, weight) else _coo_sum(*args)
+    op = op or ("copy_lhs" if rhs is None else "mul")
+    args = row, col, feat, rhs, op, reduce, num_rows
+    return apply(_CooSum, *args) if needs_grad(feat, rhs) else _coo_sum(*args)

@@ -12,7 +12,9 @@ ELSEWHERE = {
     "transpose",
     "gather_rows",
     "code_sum",
-    "coo_sum",  # on the CPU alone
+    "coo_softmax",  # on the CPU alone
+    "coo_softmax_backward",
+    "coo_sum",
     "coo_sum_backward",
     "head_logits",  # in cover.py
     "head_logits_backward",

@@ -9,6 +9,7 @@ import torch
 
 from halfgnn import Graph, _library, ops
 from halfgnn.common import autograd
+from halfgnn.ops.coo_softmax import coo_softmax
 from halfgnn.ops.coo_sum import coo_sum
 from halfgnn.ops.head_logits import with_head_logits
 from halfgnn.ops.spmm import _GSpMM
@@ -75,6 +76,19 @@ OPERATORS = {
     "features beside logits": lambda g, u, v, e, w: with_head_logits(u, v[:1].float())[0] * 2,
     "sum over an edge list": lambda g, u, v, e, w: coo_sum(*edge_list(), u, w[:, 0, 0], "sum", NUM_DST),
     "mean over an edge list": lambda g, u, v, e, w: coo_sum(*edge_list(), u, None, "mean", NUM_DST),
+    "reductions": lambda g, u, v, e, w: sum(ops.copy_u_reduce(g, u, ("std", "max", "mean"))),
+    "largest and smallest": lambda g, u, v, e, w: sum(ops.copy_u_reduce(g, u, ("min", "max"))),
+    "std of any size": lambda g, u, v, e, w: ops.copy_u_reduce(g, u, ("sum", "std"), eps=0)[1],
+    "gated sum": lambda g, u, v, e, w: ops.gated_sum(g, u, u.sin(), v, e, normalize=True),
+    "gated sum without gates of edges": lambda g, u, v, e, w: ops.gated_sum(g, u, u.detach(), v, edge_value=e),
+    "gated edges": lambda g, u, v, e, w: ops.gated_sum(g, u, u.sin(), v, e, return_edges=True)[1],
+    "gated sum and edges": lambda g, u, v, e, w: sum(
+        x.sum(0) for x in ops.gated_sum(g, u, u.sin(), v, e, normalize=True, return_edges=True)
+    ),
+    "relu over an edge list": lambda g, u, v, e, w: coo_sum(*edge_list(), u, e, "mean", NUM_DST, op="relu_add"),
+    "relu of features alone": lambda g, u, v, e, w: coo_sum(*edge_list(), u, e.detach(), "sum", NUM_DST, op="relu_add"),
+    "relu of edges alone": lambda g, u, v, e, w: coo_sum(*edge_list(), u.detach(), e, "sum", NUM_DST, op="relu_add"),
+    "softmax over an edge list": lambda g, u, v, e, w: coo_softmax(edge_list()[0], w, NUM_DST),
     "GAT": lambda g, u, v, e, w: ops.gat_attention(g, u, u.sum(-1), v.sum(-1), w.squeeze(-1)),
     "GAT without edges": lambda g, u, v, e, w: ops.gat_attention(g, u, u.sum(-1).detach(), v.sum(-1)),
     "GATv2": lambda g, u, v, e, w: ops.gatv2_attention(g, u, v, u[0].detach()),
@@ -131,7 +145,7 @@ def test_results_and_what_is_saved_are_those_of_python(graph, name, dtype, twice
 
 
 def test_every_operator_has_the_arguments_of_its_function():
-    assert len(autograd._IN_CPP) == 9
+    assert len(autograd._IN_CPP) == 12
     for name, function in autograd._IN_CPP.items():
         schema = getattr(torch.ops.halfgnn_autograd, name).default._schema
         assert function.operator is getattr(torch.ops.halfgnn_autograd, name).default

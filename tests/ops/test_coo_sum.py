@@ -9,6 +9,7 @@ import halfgnn  # noqa: F401
 from halfgnn.ops.coo_sum import coo_sum
 
 ROWS, COLS, EDGES = 37, 23, 211
+RAW = torch.ops.halfgnn
 
 
 def edge_list(dtype=torch.int64, num_edges=EDGES):
@@ -23,12 +24,13 @@ def randn(*shape, dtype=torch.float32, seed=2):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def by_pytorch(row, col, feat, weight, reduce, num_rows):
+def by_pytorch(row, col, feat, rhs, reduce, num_rows, op="mul"):
     """The same by operators of PyTorch, as torch_geometric calls them."""
     row, col = row.long(), col.long()
     per_row = [-1, *[1] * (feat.dim() - 1)]
     messages = feat.index_select(0, col)
-    messages = messages if weight is None else weight.view(per_row) * messages
+    if rhs is not None:
+        messages = (messages + rhs).relu() if op == "relu_add" else rhs.view(per_row) * messages
     index = row.view(per_row).expand_as(messages)
     out = messages.new_zeros(num_rows, *feat.shape[1:]).scatter_add(0, index, messages)
     if reduce == "sum":
@@ -48,16 +50,41 @@ def test_bits_of_pytorch(shape, weighted, reduce, dtype):
     assert torch.equal(out, by_pytorch(row, col, feat, weight, reduce, ROWS)) and out.dtype == dtype
 
 
+@pytest.mark.parametrize("shape", [(1,), (3,), (16,), (19,), (64,), (2, 5), (0,), ()])
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("needs", [(True, False), (False, True), (True, True)])
+def test_bits_of_pytorchs_relu_of_a_sum(shape, reduce, dtype, needs):
+    row, col = edge_list()
+    values = randn(COLS, *shape, dtype=dtype), randn(EDGES, *shape, dtype=dtype, seed=3)
+    values[0].view(-1)[:1] = float("nan")  # which passes gradients on
+    values[1].view(EDGES, -1)[9] = -values[0].view(COLS, -1)[col[9]]  # a sum of 0 does not
+    results = []
+    for function in (coo_sum, by_pytorch):
+        leaves = [x.clone().requires_grad_(need) for x, need in zip(values, needs)]
+        out = function(row, col, *leaves, reduce, ROWS, op="relu_add")
+        out.backward(randn(ROWS, *shape, dtype=dtype, seed=4))
+        results.append((out, *(x.grad for x in leaves)))
+    for found, expected in zip(*results):
+        assert (found is None) == (expected is None)
+        assert found is None or torch.equal(found.nan_to_num(7), expected.nan_to_num(7))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_divide_columns(threads):
     row, col = edge_list(num_edges=5000)
     feat, weight, before = randn(COLS, 200), randn(5000), torch.get_num_threads()
+    rows, grad = randn(5000, 200), randn(ROWS, 200)
     torch.set_num_threads(threads)
     try:
         out = coo_sum(row, col, feat, weight, "sum", ROWS)
+        gradients = RAW.coo_sum_backward(row, col, grad, feat, rows, "relu_add", "sum", COLS, True, True)
     finally:
         torch.set_num_threads(before)
     assert torch.equal(out, by_pytorch(row, col, feat, weight, "sum", ROWS))
+    leaves = feat.requires_grad_(), rows.requires_grad_()
+    by_pytorch(row, col, *leaves, "sum", ROWS, "relu_add").backward(grad)
+    assert torch.equal(gradients[0], feat.grad) and torch.equal(gradients[1], rows.grad)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -66,6 +93,9 @@ def test_halves_are_rounded_once(dtype):
     feat, weight = randn(COLS, 16, dtype=dtype), randn(EDGES, dtype=dtype)
     out = coo_sum(row, col, feat, weight, "mean", ROWS)
     assert torch.equal(out, by_pytorch(row, col, feat.float(), weight.float(), "mean", ROWS).to(dtype))
+    rows = randn(EDGES, 16, dtype=dtype, seed=3)
+    out = coo_sum(row, col, feat, rows, "sum", ROWS, op="relu_add")
+    assert torch.equal(out, by_pytorch(row, col, feat.float(), rows.float(), "sum", ROWS, "relu_add").to(dtype))
 
 
 def test_strides_and_no_edges():
@@ -104,6 +134,12 @@ def test_second_derivatives(reduce, shape):
 
     assert torch.autograd.gradcheck(function, (feat, weight))
     assert torch.autograd.gradgradcheck(function, (feat, weight))
+    rows = randn(20, *shape, dtype=torch.float64, seed=5).requires_grad_()
+
+    def of_relu(x, e):
+        return coo_sum(row, col, x, e, reduce, ROWS, op="relu_add")
+
+    assert torch.autograd.gradcheck(of_relu, (feat, rows)) and torch.autograd.gradgradcheck(of_relu, (feat, rows))
 
 
 def test_first_and_recorded_gradients_agree():
@@ -115,6 +151,18 @@ def test_first_and_recorded_gradients_agree():
     recorded = torch.autograd.grad(out, (feat, weight), grad, create_graph=True)
     torch.testing.assert_close(first, tuple(x.detach() for x in recorded))
     assert all(x.requires_grad for x in recorded)
+
+
+@pytest.mark.parametrize("reduce, expected", [("sum", 1.0), ("mean", 1 / 600)])
+def test_recorded_gradients_of_halves_are_summed_in_fp32(reduce, expected):
+    """A count or a sum of bfloat16 stops growing at 256."""
+    row, col = torch.zeros(600, dtype=torch.int64), torch.zeros(600, dtype=torch.int64)
+    feat = torch.ones(1, 3, dtype=torch.bfloat16).requires_grad_()
+    weight = torch.ones(600, dtype=torch.bfloat16).requires_grad_()
+    out = coo_sum(row, col, feat, weight, reduce, 1)
+    of_feat, of_weight = torch.autograd.grad(out.sum(), (feat, weight), create_graph=True)
+    assert torch.equal(of_feat, torch.full((1, 3), 600 * expected, dtype=torch.bfloat16))
+    assert torch.equal(of_weight, torch.full((600,), 3 * expected, dtype=torch.bfloat16))
 
 
 def test_operand_modified_in_place_before_the_backward():
@@ -151,12 +199,29 @@ def test_wrong_arguments():
     for error, message, arguments in (
         (TypeError, "row has dtype torch.float32", (row.float(), col, feat, None, "sum", ROWS)),
         (ValueError, "row has shape .* and col", (row[1:], col, feat, None, "sum", ROWS)),
-        (TypeError, "weight has dtype torch.float64", (row, col, feat, weight.double(), "sum", ROWS)),
-        (ValueError, "weight has shape", (row, col, feat, weight[1:], "sum", ROWS)),
-        (ValueError, "weight has shape", (row, col, feat, weight.view(-1, 1), "sum", ROWS)),
+        (TypeError, "rhs has dtype torch.float64", (row, col, feat, weight.double(), "sum", ROWS)),
+        (ValueError, "rhs has shape", (row, col, feat, weight[1:], "sum", ROWS)),
+        (ValueError, "rhs has shape", (row, col, feat, weight.view(-1, 1), "sum", ROWS)),
         (ValueError, "reduce is 'max'", (row, col, feat, None, "max", ROWS)),
         (ValueError, "num_rows is -1", (row, col, feat, None, "sum", -1)),
         (ValueError, "feat has no dimensions", (row, col, feat[0, 0], None, "sum", ROWS)),
     ):
         with pytest.raises(error, match=message):
             coo_sum(*arguments)
+    for message, rhs, op in (
+        (r"rhs has shape .*expected \[211, 8\], a row per edge", weight, "relu_add"),
+        ("rhs is None; expected values of edges for op 'relu_add'", None, "relu_add"),
+        ("rhs is given; expected None for op 'copy_lhs'", weight, "copy_lhs"),
+        ("op is 'add'", weight, "add"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            coo_sum(row, col, feat, rhs, "sum", ROWS, op=op)
+    grad = randn(ROWS, 8)
+    for message, operands in (
+        ("feat is None; the gradient of rhs", (None, None, "mul", "sum", COLS, False, True)),
+        ("feat is None; the gradient of relu_add", (None, randn(EDGES, 8), "relu_add", "sum", COLS, True, False)),
+        ("feat has shape", (randn(COLS, 7), None, "mul", "sum", COLS, False, True)),
+        ("op is 'add'", (feat, weight, "add", "sum", COLS, False, True)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RAW.coo_sum_backward(row, col, grad, *operands)

@@ -60,8 +60,12 @@ def calls(device):
         "code_sum": lambda t: raw.code_sum(
             *csc, "sum", ones(2, torch.uint8), ones(1, torch.float32)[0, 0], None, None, t
         ),
-        "coo_sum": lambda t: raw.coo_sum(src, dst, ones(2, t), None, "mean", 2),
-        "coo_sum_backward": lambda t: raw.coo_sum_backward(src, dst, ones(2, t), None, None, "sum", 2, True, False),
+        "coo_softmax": lambda t: raw.coo_softmax(src, ones(3, t), 2),
+        "coo_softmax_backward": lambda t: raw.coo_softmax_backward(src, ones(3, t), ones(3, t), 2),
+        "coo_sum": lambda t: raw.coo_sum(src, dst, ones(2, t), ones(3, t), "relu_add", "mean", 2),
+        "coo_sum_backward": lambda t: raw.coo_sum_backward(
+            src, dst, ones(2, t), None, None, "copy_lhs", "sum", 2, True, False
+        ),
         "copy_u_reduce": lambda t: raw.copy_u_reduce(*csc, ones(2, t), "std,max", 0.0),
         "copy_u_reduce_backward": lambda t: backward(
             halfgnn.ops.copy_u_reduce(g, ones(2, t).requires_grad_(), ("max", "min"))[0]

@@ -136,14 +136,21 @@ def test_opcheck_segment_reduce(reduce, device):
     opcheck(raw.segment_reduce_backward, offsets, torch.randn_like(out), arg if reduce == "max" else None, reduce, 9)
 
 
-@pytest.mark.parametrize("reduce", ["sum", "mean"])
-@pytest.mark.parametrize("need_weight", [False, True])
-def test_opcheck_coo_sum(reduce, need_weight):
+@pytest.mark.parametrize("op, reduce", [("copy_lhs", "mean"), ("mul", "sum"), ("relu_add", "mean")])
+def test_opcheck_coo_sum(op, reduce):
     row, col = torch.tensor([[2, 0, 2], [1, 3, 0]])
-    feat, weight = randn(4, 3, dtype=torch.float32), randn(3, dtype=torch.float32)
-    opcheck(raw.coo_sum, row, col, feat, weight if need_weight else None, reduce, 5)
+    feat, shape = randn(4, 3, dtype=torch.float32), {"copy_lhs": None, "mul": (3,), "relu_add": (3, 3)}[op]
+    rhs = None if shape is None else randn(*shape, dtype=torch.float32)
+    opcheck(raw.coo_sum, row, col, feat, rhs, op, reduce, 5)
     grad = randn(5, 3, dtype=torch.float32)
-    opcheck(raw.coo_sum_backward, row, col, grad, feat, weight, reduce, 4, not need_weight, need_weight)
+    for needs in ((True, False), (op != "copy_lhs", rhs is not None)):
+        opcheck(raw.coo_sum_backward, row, col, grad, feat, rhs, op, reduce, 4, *needs)
+
+
+def test_opcheck_coo_softmax():
+    row, logits = torch.tensor([2, 0, 2]), randn(3, 2, dtype=torch.float32)
+    opcheck(raw.coo_softmax, row, logits, 5)
+    opcheck(raw.coo_softmax_backward, row, logits.sigmoid(), logits, 5)
 
 
 # ---- no derivative -------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ GSPMM = torch.ops.halfgnn.gspmm.default
 CUDA_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 SCHEMAS = sorted(s.name for s in torch._C._jit_get_all_schemas() if s.name.startswith("halfgnn::"))
 # A graph on a GPU is copied there.
-ON_THE_CPU = [f"halfgnn::{name}" for name in ("coo_sum", "coo_sum_backward", "locality", "neighbor_sample", "reorder")]
+EDGE_LISTS = ("coo_softmax", "coo_softmax_backward", "coo_sum", "coo_sum_backward")
+ON_THE_CPU = [f"halfgnn::{name}" for name in (*EDGE_LISTS, "locality", "neighbor_sample", "reorder")]
 YARDSTICKS = [f"halfgnn_yardsticks::{name}" for name in ("gather_limit", *support.NAIVE, "scalar_sddmm", "scalar_spmm")]
 
 BUILT = halfgnn.has_cuda()

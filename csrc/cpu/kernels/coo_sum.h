@@ -53,6 +53,82 @@ HALFGNN_INLINE void add_row(const T* row, T weight, int64_t begin, int64_t end, 
   for (; i < end; ++i) sum[i] += kWeighted ? rounded(row[i] * weight) : row[i];
 }
 
+// relu, and its gradient: NaN stays NaN, and passes gradients on, as in PyTorch.
+template <class V>
+HALFGNN_INLINE V relu(V x) {
+  return x < 0 ? V{} : x;
+}
+template <class V>
+HALFGNN_INLINE V relu_gradient(V x, V grad) {
+  return x <= 0 ? V{} : grad;
+}
+
+// sum += relu(row + addend)
+template <class T>
+HALFGNN_INLINE void add_relu_row(const T* row, const T* addend, int64_t begin, int64_t end, T* sum) {
+  using V = RowVector<T>;
+  int64_t i = begin;
+  for (; i + kStep<T> <= end; i += kStep<T>) {
+    const V x = load_unaligned<V>(row + i) + load_unaligned<V>(addend + i);
+    store_vector<T>(load_unaligned<V>(sum + i) + relu(x), sum + i);
+  }
+  for (; i < end; ++i) sum[i] += relu(row[i] + addend[i]);
+}
+
+template <class T>
+HALFGNN_NOINLINE void add_relu_rows(const CooSumArgs& given, int64_t begin, int64_t end) {
+  const CooSumArgs args = given;
+  const auto *feat = static_cast<const T*>(args.feat), *addend = static_cast<const T*>(args.addend);
+  auto* out = static_cast<T*>(args.out);
+  with_index(args.edges.is_int64, [&](auto i) {
+    const auto* row = static_cast<const TypeOf<decltype(i)>*>(args.edges.row);
+    const auto* col = static_cast<const TypeOf<decltype(i)>*>(args.edges.col);
+    for (int64_t e = 0; e < args.edges.num_edges; ++e)
+      add_relu_row(feat + col[e] * args.dim, addend + e * args.dim, begin, end, out + row[e] * args.dim);
+  });
+}
+
+// of_sum = the gradient of relu(row + addend), and of_row += it. Either may be null.
+template <class T>
+HALFGNN_INLINE void differentiate_relu_row(const T* row, const T* addend, const T* grad, int64_t begin, int64_t end,
+                                           T* of_row, T* of_sum) {
+  using V = RowVector<T>;
+  int64_t i = begin;
+  for (; i + kStep<T> <= end; i += kStep<T>) {
+    const V x = load_unaligned<V>(row + i) + load_unaligned<V>(addend + i);
+    const V passed = relu_gradient(x, load_unaligned<V>(grad + i));
+    if (of_row) store_vector<T>(load_unaligned<V>(of_row + i) + passed, of_row + i);
+    if (of_sum) store_vector<T>(passed, of_sum + i);
+  }
+  for (; i < end; ++i) {
+    const T passed = relu_gradient(row[i] + addend[i], grad[i]);
+    if (of_row) of_row[i] += passed;
+    if (of_sum) of_sum[i] = passed;
+  }
+}
+
+template <class T>
+HALFGNN_NOINLINE void differentiate_relu_rows(const CooReluBackwardArgs& given, int64_t begin, int64_t end) {
+  const CooReluBackwardArgs args = given;
+  const auto *feat = static_cast<const T*>(args.feat), *addend = static_cast<const T*>(args.addend);
+  const auto* grad = static_cast<const T*>(args.grad);
+  auto *grad_feat = static_cast<T*>(args.grad_feat), *grad_addend = static_cast<T*>(args.grad_addend);
+  with_index(args.edges.is_int64, [&](auto i) {
+    const auto* row = static_cast<const TypeOf<decltype(i)>*>(args.edges.row);
+    const auto* col = static_cast<const TypeOf<decltype(i)>*>(args.edges.col);
+    for (int64_t e = 0; e < args.edges.num_edges; ++e) {
+      const int64_t at_col = col[e] * args.dim, at_edge = e * args.dim;
+      differentiate_relu_row(feat + at_col, addend + at_edge, grad + row[e] * args.dim, begin, end,
+                             grad_feat ? grad_feat + at_col : nullptr, grad_addend ? grad_addend + at_edge : nullptr);
+    }
+  });
+}
+
+// The columns [begin, end) of both gradients.
+static void coo_relu_backward(const CooReluBackwardArgs& args, int64_t begin, int64_t end) {
+  args.is_double ? differentiate_relu_rows<double>(args, begin, end) : differentiate_relu_rows<float>(args, begin, end);
+}
+
 template <bool kWeighted, class T>
 HALFGNN_NOINLINE void add_rows(const CooSumArgs& given, int64_t begin, int64_t end) {
   const CooSumArgs args = given;  // which no store can change
@@ -69,6 +145,8 @@ HALFGNN_NOINLINE void add_rows(const CooSumArgs& given, int64_t begin, int64_t e
 // The columns [begin, end) of the sum.
 static void coo_sum(const CooSumArgs& args, int64_t begin, int64_t end) {
   const bool is_weighted = args.weight != nullptr;
+  if (args.addend != nullptr)
+    return args.is_double ? add_relu_rows<double>(args, begin, end) : add_relu_rows<float>(args, begin, end);
   if (args.is_double)
     return is_weighted ? add_rows<true, double>(args, begin, end) : add_rows<false, double>(args, begin, end);
   return is_weighted ? add_rows<true, float>(args, begin, end) : add_rows<false, float>(args, begin, end);
@@ -130,6 +208,6 @@ static void divide_rows(const DivideRowsArgs& args, int64_t begin, int64_t end) 
 }
 
 extern const CooSumKernels kCooSum;
-const CooSumKernels kCooSum = {coo_sum, coo_dot, divide_rows};
+const CooSumKernels kCooSum = {coo_sum, coo_dot, coo_relu_backward, divide_rows};
 
 }  // namespace halfgnn::HALFGNN_ISA

@@ -11,7 +11,7 @@
 
 #include "../../core/arguments.h"
 #include "../../core/code_sum.h"
-#include "../../core/coo_sum.h"
+#include "../../core/coo.h"
 #include "../../core/gated_sum.h"
 #include "../../core/head_logits.h"
 #include "attention/passes.h"
@@ -37,7 +37,12 @@ struct CodeSumKernels {
 struct CooSumKernels {
   void (*sum)(const CooSumArgs&, int64_t column_begin, int64_t column_end);
   void (*dot)(const CooDotArgs&, int64_t edge_begin, int64_t edge_end);
+  void (*relu_backward)(const CooReluBackwardArgs&, int64_t column_begin, int64_t column_end);
   void (*divide_rows)(const DivideRowsArgs&, int64_t row_begin, int64_t row_end);
+};
+struct CooSoftmaxKernels {
+  void (*forward)(const CooSoftmaxArgs&);
+  void (*backward)(const CooSoftmaxBackwardArgs&);
 };
 // A part of the columns of a gradient of maxima and minima, for which elements are added to the sources of their
 // winners, kWinnerColumns at a time.
@@ -126,6 +131,7 @@ struct KernelTable {
   const HeadLogitsKernels& head_logits;
   const GatherKernels& gather;
   const CooSumKernels& coo_sum;
+  const CooSoftmaxKernels& coo_softmax;
 };
 
 }  // namespace halfgnn

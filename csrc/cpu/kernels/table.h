@@ -27,12 +27,13 @@ extern const PairKernels kPair;
 extern const HeadLogitsKernels kHeadLogits;
 extern const GatherKernels kGather;
 extern const CooSumKernels kCooSum;
+extern const CooSoftmaxKernels kCooSoftmax;
 
 extern const KernelTable kKernels;
 const KernelTable kKernels = {
     HALFGNN_ISA_NAME, has_vector_kernel, has_sum_kernel, has_reduce_kernel, kSpmm,        kEdgeSum, kGatedSum,
     kCodeSum,         kCopyReduce,       kSddmm,         kBackward,         kEdgeSoftmax, kGat,     kPair,
-    kHeadLogits,      kGather,           kCooSum,
+    kHeadLogits,      kGather,           kCooSum,        kCooSoftmax,
 };
 
 }  // namespace halfgnn::HALFGNN_ISA

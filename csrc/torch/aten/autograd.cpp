@@ -39,6 +39,8 @@ TORCH_LIBRARY_IMPL(halfgnn, Autograd, m) {
   for (const char* name : {"gspmm",
                            "gspmm_backward",
                            "code_sum",
+                           "coo_softmax",
+                           "coo_softmax_backward",
                            "coo_sum",
                            "coo_sum_backward",
                            "copy_u_reduce",

@@ -8,10 +8,10 @@ struct CooSum {
   static constexpr const char* kName = "coo_sum";
   static constexpr size_t kDifferentiable = 1;
   static constexpr const char* kSchema =
-      "coo_sum(Tensor row, Tensor col, Tensor feat, Tensor? weight, str reduce, SymInt num_rows) -> Tensor";
-  enum Place : size_t { kRow, kCol, kFeat, kWeight, kReduce, kNumRows, kNumCols };
+      "coo_sum(Tensor row, Tensor col, Tensor feat, Tensor? rhs, str op, str reduce, SymInt num_rows) -> Tensor";
+  enum Place : size_t { kRow, kCol, kFeat, kRhs, kOp, kReduce, kNumRows, kNumCols };
 
-  static std::vector<size_t> operands() { return {kFeat, kWeight}; }
+  static std::vector<size_t> operands() { return {kFeat, kRhs}; }
   static bool is_checked(size_t) { return true; }
 
   static Values forward(const Values& x) {
@@ -20,15 +20,16 @@ struct CooSum {
   }
 
   static void keep(Values& x, const Values& /*results*/) {
-    const bool need_feat = requires_grad(x[kFeat]), need_weight = requires_grad(x[kWeight]);
+    const bool need_feat = requires_grad(x[kFeat]), need_rhs = requires_grad(x[kRhs]);
     x.emplace_back(x[kFeat].toTensor().sym_size(0));
-    if (!need_weight) x[kFeat] = IValue();
-    if (!need_feat) x[kWeight] = IValue();
+    const bool reads_both = x[kOp].toStringRef() == "relu_add";
+    if (!need_rhs && !reads_both) x[kFeat] = IValue();
+    if (!need_feat && !reads_both) x[kRhs] = IValue();
   }
 
   static Tensors gradients(const Values& x, const Tensors& grads, const Needs& needs) {
     static const c10::OperatorHandle op = operator_named("halfgnn::coo_sum_backward");
-    return tensors_of(call(op, {x[kRow], x[kCol], grads[0], x[kFeat], x[kWeight], x[kReduce], x[kNumCols],
+    return tensors_of(call(op, {x[kRow], x[kCol], grads[0], x[kFeat], x[kRhs], x[kOp], x[kReduce], x[kNumCols],
                                 bool(needs[0]), bool(needs[1])}));
   }
 };

@@ -1,7 +1,7 @@
-// Sums over an edge list that is not sorted. CPU only; ids are checked.
+// Operators over an edge list that is not sorted. CPU only; ids are checked.
 #pragma once
 
-#include "../core/coo_sum.h"
+#include "../core/coo.h"
 
 namespace halfgnn::cpu {
 
@@ -11,6 +11,10 @@ void check_ids(const void* ids, bool is_int64, int64_t num_ids, const char* name
 void count_edges(const EdgeList& edges, int64_t num_rows, int64_t* counts);
 void coo_sum(const CooSumArgs& args);
 void coo_dot(const CooDotArgs& args);
+void coo_relu_backward(const CooReluBackwardArgs& args);
 void divide_rows(const DivideRowsArgs& args);
+// Of few values: by one thread.
+void coo_softmax(const CooSoftmaxArgs& args);
+void coo_softmax_backward(const CooSoftmaxBackwardArgs& args);
 
 }  // namespace halfgnn::cpu

@@ -1,7 +1,7 @@
-// coo_sum on the CPU: columns of the sums are divided among threads, so that every sum is made in the order of the
-// edges.
+// Sums over an edge list on the CPU: their columns are divided among threads, so that every sum is made in the order of
+// the edges.
 
-#include "coo_sum.h"
+#include "coo.h"
 
 #include <algorithm>
 
@@ -40,11 +40,16 @@ void count_edges(const EdgeList& edges, int64_t num_rows, int64_t* counts) {
   });
 }
 
-void coo_sum(const CooSumArgs& args) {
-  for_items((args.dim + kColumns - 1) / kColumns, args.edges.num_edges * kColumns, [&](int64_t begin, int64_t end) {
-    kernels().coo_sum.sum(args, begin * kColumns, std::min(end * kColumns, args.dim));
-  });
+// kernel(args, begin, end) of parts of the columns
+template <class Args>
+void for_columns(const Args& args, void (*kernel)(const Args&, int64_t, int64_t)) {
+  for_items((args.dim + kColumns - 1) / kColumns, args.edges.num_edges * kColumns,
+            [&](int64_t begin, int64_t end) { kernel(args, begin * kColumns, std::min(end * kColumns, args.dim)); });
 }
+
+void coo_sum(const CooSumArgs& args) { for_columns(args, kernels().coo_sum.sum); }
+
+void coo_relu_backward(const CooReluBackwardArgs& args) { for_columns(args, kernels().coo_sum.relu_backward); }
 
 void coo_dot(const CooDotArgs& args) {
   for_items(args.edges.num_edges, args.dim,
@@ -55,5 +60,9 @@ void divide_rows(const DivideRowsArgs& args) {
   for_items(args.num_rows, args.dim,
             [&](int64_t begin, int64_t end) { kernels().coo_sum.divide_rows(args, begin, end); });
 }
+
+void coo_softmax(const CooSoftmaxArgs& args) { kernels().coo_softmax.forward(args); }
+
+void coo_softmax_backward(const CooSoftmaxBackwardArgs& args) { kernels().coo_softmax.backward(args); }
 
 }  // namespace halfgnn::cpu
