@@ -31,7 +31,6 @@ KNOWN = (
 OTHERS = (
     "AGNNConv",
     "GATConv",
-    "GINEConv",
     "FAConv",
     "PNAConv",
     "RGCNConv",

@@ -120,6 +120,167 @@ def test_known_messages_are_summed_at_once(monkeypatch, aggr, is_learned):
     assert_counted(f"coo_sum:u_mul_e_{aggr}")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("aggr", ["sum", "mean"])
+@pytest.mark.parametrize("edge_dim", [None, 5])
+def test_messages_of_gine_are_summed_at_once(edge_dim, aggr, dtype):
+    torch.manual_seed(4)
+    conv = upstream.GINEConv(torch.nn.Linear(WIDTH, 3), edge_dim=edge_dim, aggr=aggr).to(dtype)
+    x, data = features(dtype), torch.randn(EDGES, edge_dim or WIDTH, dtype=dtype).requires_grad_()
+
+    def results():
+        out = conv(2 * x, edges(), data)
+        return out, *torch.autograd.grad(out.pow(2).sum(), (x, data, *conv.parameters()))
+
+    same_under_the_drop_in(results)
+    assert_counted(f"coo_sum:u_relu_add_e_{aggr}")
+
+
+def gine(aggr="sum"):
+    return upstream.GINEConv(torch.nn.Identity(), aggr=aggr)
+
+
+def with_layer(layer):
+    conv = gine()
+    conv.lin = layer
+    return conv
+
+
+@pytest.mark.parametrize(
+    "make, width",
+    [
+        (lambda: gine(aggr="max"), WIDTH),
+        (lambda: with_layer(torch.nn.Sequential(torch.nn.Linear(3, WIDTH))), 3),
+        (lambda: with_layer(torch.nn.Linear(3, 1)), 3),  # whose column is broadcast
+    ],
+)
+def test_other_messages_of_gine_are_those_of_pyg(make, width):
+    torch.manual_seed(4)
+    conv, x, data = make(), features(), torch.randn(EDGES, width)
+
+    def results():
+        out = conv(x, edges(), data)
+        return out, *torch.autograd.grad(out.pow(2).sum(), x)
+
+    same_under_the_drop_in(results, num_near=2)
+    assert not any(name.startswith("coo_sum") for name in halfgnn.pyg.stats()["routed"])
+
+
+@pytest.mark.parametrize("width, wrong", [(WIDTH - 1, 0), (WIDTH, NODES), (WIDTH, -1)])
+def test_errors_of_gine_are_those_of_pyg(width, wrong):
+    conv, x, index = gine(), features(), edges()
+    index[0, 5] = wrong
+
+    def error():
+        with pytest.raises((ValueError, IndexError)) as caught:
+            conv(x, index, torch.ones(EDGES, width))
+        return str(caught.value)
+
+    expected = error()
+    with halfgnn.pyg.accelerate():
+        assert error() == expected
+
+
+def test_gine_under_autocast_is_that_of_pyg():
+    torch.manual_seed(4)
+    conv, x, data = upstream.GINEConv(torch.nn.Linear(WIDTH, 3), edge_dim=5), features(), torch.randn(EDGES, 5)
+
+    def results():
+        with torch.autocast("cpu", torch.bfloat16):
+            out = conv(x, edges(), data)
+        return out, *torch.autograd.grad(out.float().pow(2).sum(), x)
+
+    same_under_the_drop_in(results)
+
+
+# ---- relations -----------------------------------------------------------------------------------------------------------------
+
+RELATIONS = 4
+RGCN = {
+    "mean": {},
+    "sum": {"aggr": "sum", "root_weight": False, "bias": False},
+    "bases": {"num_bases": 2},
+    "blocks": {"num_blocks": 2},
+}
+
+
+def relations():
+    """The last one has no edge."""
+    return torch.randint(RELATIONS - 1, (EDGES,), generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", RGCN)
+def test_relations_are_reduced_at_once(name, dtype):
+    torch.manual_seed(4)
+    conv, x = upstream.RGCNConv(WIDTH, 6, RELATIONS, **RGCN[name]).to(dtype), features(dtype)
+
+    def results():
+        out = conv(x, edges(), relations())
+        return out, *torch.autograd.grad(out.pow(2).sum(), (x, *conv.parameters()))
+
+    expected = results()
+    with halfgnn.pyg.accelerate():
+        found = results()
+    assert halfgnn.pyg.stats() == {"routed": {"coo_sum:RGCNConv": 1}, "fell_back": {}}
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype is b.dtype
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * float(b.abs().max()))
+
+
+def test_relations_between_nodes_of_two_kinds():
+    torch.manual_seed(4)
+    conv, x = upstream.RGCNConv((WIDTH, 7), 6, RELATIONS), (features().detach(), torch.randn(NODES // 2, 7))
+    index = edges(NODES // 2)
+    expected = conv(x, index, relations())
+    with halfgnn.pyg.accelerate():
+        torch.testing.assert_close(conv(x, index, relations()), expected, rtol=1e-4, atol=1e-5)
+    assert halfgnn.pyg.stats()["routed"] == {"coo_sum:RGCNConv": 1}
+
+
+@pytest.mark.parametrize("wrong", [-1, RELATIONS])
+def test_edges_of_no_relation_are_left_out_as_pyg_does(wrong):
+    torch.manual_seed(4)
+    conv, x, kinds = upstream.RGCNConv(WIDTH, 6, RELATIONS, num_blocks=2), features().detach(), relations()
+    kinds[:7] = wrong
+    expected = conv(x, edges(), kinds)
+    with halfgnn.pyg.accelerate():
+        torch.testing.assert_close(conv(x, edges(), kinds), expected)
+    assert "coo_sum:RGCNConv" not in halfgnn.pyg.stats()["routed"]
+
+
+@pytest.mark.parametrize("row, wrong", [(0, NODES), (0, -1), (1, NODES), (1, -1)])
+def test_errors_of_ids_of_relations_are_those_of_pyg(row, wrong):
+    conv, x, index = upstream.RGCNConv(WIDTH, 6, RELATIONS, num_bases=2), features(), edges()
+    index[row, 5] = wrong
+
+    def error():
+        with pytest.raises((IndexError, RuntimeError, ValueError)) as caught:
+            conv(x, index, relations())
+        return str(caught.value)
+
+    expected = error()
+    with halfgnn.pyg.accelerate():
+        assert error() == expected
+
+
+@pytest.mark.parametrize("change", ["max", "many pairs", "half", "hooks"])
+def test_relations_that_are_not_reduced_at_once(change):
+    torch.manual_seed(4)
+    conv = upstream.RGCNConv(
+        WIDTH, 6, 200 if change == "many pairs" else RELATIONS, **({"aggr": "max"} if change == "max" else {})
+    )
+    dtype = torch.bfloat16 if change == "half" else torch.float32
+    if change == "hooks":
+        conv.register_message_forward_hook(lambda module, inputs, out: None)
+    with halfgnn.pyg.accelerate(), torch.no_grad():
+        conv.to(dtype)(features(dtype), edges(), relations())
+    assert "coo_sum:RGCNConv" not in halfgnn.pyg.stats()["routed"]
+
+
+# ---- what is kept --------------------------------------------------------------------------------------------------------------
+
+
 def test_a_known_message_may_be_differentiated_twice_or_under_functorch():
     conv, x, index = upstream.SimpleConv(), features(), edges()
     weight = torch.rand(EDGES, generator=torch.Generator().manual_seed(3)).requires_grad_()

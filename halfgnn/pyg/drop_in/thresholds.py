@@ -43,6 +43,7 @@ FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that ar
 FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or edge_index that is new, whatever the width
 DOT_STEPS = 2_097_152  # values of dot attention without edges: from here on its steps are faster than one operator
 PRODUCTS_SAVED = 4_194_304  # multiplications for zeros: as long as to read and sort the edges of a batch
+MOST_PAIRS = 1_048_576  # values of a row for each relation and node, most of them zeros, as PyG makes them one relation at a time
 USUAL_WIDTH = 32  # of messages, for an edge_index that no message has gone along yet
 GPU_SPEED, GPU_ATTENTION_SPEED = 128, 32  # see docs/routed.md
 SORTED_WIDTH = 32  # values for a row by an index on CUDA, where PyTorch's gradient sorts it (chosen, not timed)

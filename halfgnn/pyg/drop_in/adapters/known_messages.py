@@ -1,4 +1,4 @@
-"""``MessagePassing.propagate`` of modules whose messages are rows of sources, or these times a weight: one operator.
+"""``MessagePassing.propagate`` of modules whose messages are rows of sources, these times a weight, or GINEConv's: one operator.
 
 Such messages need not be made to see what they are: a class says so with the code of its message(). So nothing is collected, called
 or recorded between propagate() and the sum. That is gspmm's if there is a Graph. For a few values it is coo_sum's, which reads the
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._C import TensorBase
-from torch_geometric.nn import MessagePassing
+from torch_geometric.nn import Linear, MessagePassing
 
 from .... import ops
 from ....common.autograd import snapshot
@@ -38,18 +38,20 @@ from .scatter import added_up
 
 _select_rows = TensorBase.index_select  # PyTorch's own: Tensor has a wrapper of it
 _NOT_HALF = (torch.float32, torch.float64)
+_LINEAR = (torch.nn.Linear, Linear)
 
 
 class Known(NamedTuple):
     """What a message() is known to return.
 
-    features: the name of x_j without its ending. weight: the name of the weights of edges; None if there are none. functions:
-    those of the class of which this was found out, and the code of the first.
+    features: the name of x_j without its ending. weight: the name of the weights of edges, None if there are none; with has_rows,
+    of rows of edges. functions: those of the class of which this was found out, and the code of the first.
     """
 
     features: str
     weight: str | None
     may_lack_weight: bool
+    has_rows: bool
     functions: tuple[Any, ...]
 
 
@@ -65,6 +67,14 @@ def _weighted_or_rows(self, x_j, weight):  # type: ignore[no-untyped-def]
     return x_j if weight is None else weight.view(-1, 1) * x_j
 
 
+def _relu_of_sum(self, x_j, edge_attr):  # type: ignore[no-untyped-def]
+    if self.lin is None and x_j.size(-1) != edge_attr.size(-1):
+        raise ValueError("widths of nodes and edges differ")
+    if self.lin is not None:
+        edge_attr = self.lin(edge_attr)
+    return (x_j + edge_attr).relu()
+
+
 _UNUSUAL = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 
 
@@ -75,7 +85,7 @@ def _key(code: CodeType) -> tuple[Any, ...]:
     return *kinds, code.co_code, code.co_names, constants, code.co_freevars
 
 
-_MESSAGES = {_key(message.__code__): message for message in (_rows, _weighted, _weighted_or_rows)}
+_MESSAGES = {_key(message.__code__): message for message in (_rows, _weighted, _weighted_or_rows, _relu_of_sum)}
 # What MessagePassing does between propagate() and message(). A program may have its own.
 _BETWEEN = ("_check_input", "_set_size", "_index_select", "_index_select_safe")
 _STEPS = ("propagate", "collect", "message", "edge_update", "aggregate", "update", "message_and_aggregate", *_BETWEEN)
@@ -111,7 +121,11 @@ def _find_out(message: Any, aggregate: Any, update: Any, propagate: Any = None) 
         return None
     weight = weights[0] if weights else None
     return Known(
-        features[:-2], weight, kind is _weighted_or_rows, (message, aggregate, update, message.__code__, propagate)
+        features[:-2],
+        weight,
+        kind is _weighted_or_rows,
+        kind is _relu_of_sum,
+        (message, aggregate, update, message.__code__, propagate),
     )
 
 
@@ -161,6 +175,11 @@ def propagated(conv: Any, edge_index: Tensor, kwargs: dict[str, Any]) -> Tensor 
     reduction = reduction_of(conv.aggr_module)
     if reduction not in ONE_PASS or module_reason(conv) or not _is_usual(conv) or has_any_global_hook():
         return None
+    if message.has_rows:
+        out = _of_rows(conv, edge_index, sources, weight, reduction)
+        if out is not None:
+            begin(edge_index, [sources.num_src, sources.num_dst], conv)
+        return out
     if weight is not None and not _is_weight(weight, sources.x, edge_index.shape[1]):
         return None
     with_gradient = has_gradient(sources.x) or (weight is not None and has_gradient(weight))
@@ -173,6 +192,34 @@ def propagated(conv: Any, edge_index: Tensor, kwargs: dict[str, Any]) -> Tensor 
     if rows is not None:
         begin(edge_index, [sources.num_src, sources.num_dst], conv)
     return rows
+
+
+def _of_rows(conv: Any, edge_index: Tensor, sources: _Sources, rows: Any, reduction: str) -> Tensor | None:
+    """The sum or mean of relu(x_j + rows), of rows of edges that a layer may make. None unless there are few values."""
+    x, width, lin = sources.x, sources.x.shape[1], conv.lin
+    size = Size(weighed(width * edge_index.shape[1], x), torch.is_grad_enabled(), "known message")
+    if reduction not in ("sum", "mean") or not _are_rows_of_edges(rows, edge_index) or autocasts(x.device):
+        return None
+    if lin is not None and (
+        type(lin) not in _LINEAR or lin.weight.shape[0] != width or lin.weight.dtype is not x.dtype
+    ):
+        return None
+    if lin is None and rows.shape[1] != width:
+        return None
+    if _few_reason(edge_index, x, size) is None or not _may_add_edges(edge_index, x, rows):
+        return None
+    src, dst = edge_index.unbind()
+    try:
+        rows = snapshot(rows if lin is None else lin(rows))
+        out = coo_sum(dst, src, snapshot(x), rows, reduction, sources.num_dst, op="relu_add")
+    except (RuntimeError, IndexError):  # torch_geometric raises its own
+        return None
+    routed[f"coo_sum:u_relu_add_e_{reduction}"] += 1
+    return out
+
+
+def _are_rows_of_edges(rows: Any, edge_index: Tensor) -> bool:
+    return type(rows) is Tensor and rows.dim() == 2 and rows.shape[0] == edge_index.shape[1]
 
 
 def _few_reason(edge_index: Tensor, x: Tensor, size: Size) -> str | None:

@@ -21,6 +21,7 @@ from ....expressions.expression import strides_like
 from ....expressions.rows import FEW_INDEXED, adds_in_half, are_plain_rows, as_int64, in_fp32
 from ....expressions.values import own_values, shared_values
 from ....graph import Graph
+from ....ops.coo_softmax import coo_softmax
 from ..accounts import fell_back, routed
 from ..call import current_edges, current_module, plain
 from ..gate import Call, FallBack, require
@@ -48,11 +49,12 @@ def softmax(original: Original) -> Original:
         if left_alone() or not isinstance(src, ordinary):
             return original(src, index, ptr, num_nodes, dim)
         if type(src) is not message and is_below(src, "softmax"):
-            counts[few] += 1
-            return of_few(original, src, index, ptr, num_nodes, dim)
+            return of_few(original, few, src, index, ptr, num_nodes, dim)
         if type(src) is type(index) is ordinary and ptr is None and is_first(src, index):
+            if src.numel() <= most_indexed:
+                return of_few(original, first, src, index, ptr, num_nodes, dim)
             counts[first] += 1
-            return (of_few if src.numel() <= most_indexed else left)(original, src, index, ptr, num_nodes, dim)
+            return left(original, src, index, ptr, num_nodes, dim)
         return route(original, src, index, ptr, num_nodes, dim)
 
     return softmax_or_few
@@ -66,22 +68,39 @@ def _is_first_use(src: Tensor, index: Tensor) -> bool:
 
 
 def _softmax_of_few(
-    original: Original, src: Tensor, index: Tensor | None, ptr: Tensor | None, num_nodes: int | None, dim: int
+    original: Original,
+    left: tuple[str, str],
+    src: Tensor,
+    index: Tensor | None,
+    ptr: Tensor | None,
+    num_nodes: int | None,
+    dim: int,
 ) -> Tensor:
-    """PyG's softmax of a few rows, made of the same sums and differences without its functions, nor the wrappers of PyTorch's."""
+    """PyG's softmax of a few rows by one operator, or by those of PyTorch without PyG's functions, which counts as `left`."""
     rank = src.dim()
     if ptr is None and num_nodes is not None and are_plain_rows(src, index, dim, rank):
         assert index is not None
         try:
-            zeros = src.new_zeros((num_nodes, *src.shape[1:]))
-            ids = index.view(-1, *[1] * (rank - 1)).expand_as(src)
-            largest = TensorBase.scatter_reduce(zeros, 0, ids, src.detach(), "amax", include_self=False)
-            powers = (src - TensorBase.index_select(largest, 0, index)).exp()
-            total = TensorBase.index_add(zeros, 0, index, powers) + 1e-16
-            return powers / TensorBase.index_select(total, 0, index)
-        except (RuntimeError, IndexError, TypeError):
+            if mode_reason(may_be_watched=True) is None:
+                out = own_values(coo_softmax(index, src, num_nodes))
+                routed["coo_softmax"] += 1
+            else:
+                out = _softmax_by_pytorch(src, index, num_nodes)
+                fell_back[left] += 1
+            return out
+        except (RuntimeError, IndexError, TypeError, ValueError):
             pass  # PyG raises its own
+    fell_back[left] += 1
     return _left_softmax(original, src, index, ptr, num_nodes, dim)
+
+
+def _softmax_by_pytorch(src: Tensor, index: Tensor, num_nodes: int) -> Tensor:
+    zeros = src.new_zeros((num_nodes, *src.shape[1:]))
+    ids = index.view(-1, *[1] * (src.dim() - 1)).expand_as(src)
+    largest = TensorBase.scatter_reduce(zeros, 0, ids, src.detach(), "amax", include_self=False)
+    powers = (src - TensorBase.index_select(largest, 0, index)).exp()
+    total = TensorBase.index_add(zeros, 0, index, powers) + 1e-16
+    return powers / TensorBase.index_select(total, 0, index)
 
 
 def _left_softmax(
