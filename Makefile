@@ -41,7 +41,7 @@ ifeq ($(WITH_CUDA)$(shell grep -so HALFGNN_CUDA=0 halfgnn/_C.json),1HALFGNN_CUDA
 .PHONY: halfgnn/_C.so
 endif
 
-## make test   builds, checks style and types, runs every test, those of more than 20 cases on a sample. The CUDA back end, its
+## make test   builds, checks style and types, runs every test, those of more than 8 cases on a sample. The CUDA back end, its
 ##             simulator and its machine code are compiled and checked if they have changed since that was done last
 ##             (tests/checked.py), or on a machine with a GPU; WITH_CUDA=0 leaves them out. So are the instructions of
 ##             the CPU kernels

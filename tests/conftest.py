@@ -36,7 +36,7 @@ LONG = (
 
 
 # Of a test with more cases `make test` runs so many that every value of every parameter is there, make test-all all of them.
-MANY = 20
+MANY = 8
 
 
 @pytest.hookimpl(trylast=True)  # after -k

@@ -83,7 +83,7 @@ def rows_of(family):
         if family != "train":
             return run(Path(folder), family)
         patch.setattr(cli, "QUICK", effort)
-        return run(Path(folder), family, "--graphs", "tiny-communities")
+        return run(Path(folder), family, "--graphs", "tiny-communities", "--hidden", "16")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
