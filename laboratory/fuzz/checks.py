@@ -8,6 +8,8 @@ import torch
 
 import halfgnn.nn  # noqa: F401  (before workers are forked: its imports take seconds)
 from halfgnn import Graph, HeteroGraph, ops, reference
+from halfgnn.ops.coo_softmax import coo_softmax  # noqa: F401
+from halfgnn.ops.coo_sum import coo_sum  # noqa: F401
 from tests import (
     support,
     support_attention,  # noqa: F401
@@ -90,9 +92,10 @@ def check_bitwise(call, *operands):
         assert_identical(other, runs[0])
 
 
-def check_edge_softmax(g, logits, norm_by):
+def check_edge_softmax(g, logits, norm_by, run=None):
+    """run: another way to call it."""
     support.check(
-        lambda x: ops.edge_softmax(g, x, norm_by),
+        run or (lambda x: ops.edge_softmax(g, x, norm_by)),
         lambda x: reference.edge_softmax(g, x, norm_by),
         [logits],
         terms=terms_of(g),
@@ -220,7 +223,8 @@ def distorted(arguments, which, how, nodes):
     trusted not to exceed."""
     at = which % len(arguments)
     value = arguments[at]
-    if not isinstance(value, torch.Tensor) or value.is_meta or value.dim() == 0:
+    is_plain = isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta
+    if not is_plain or value.dim() == 0:
         forms = OTHERS.get(type(value), (None,))
         new = forms[how % len(forms)]
     else:

@@ -17,6 +17,7 @@ WEIGHTS: dict[str, tuple[int, Callable[[Draw], None]]] = {
     "gated_sum": (4, operators.gated_sum),
     "edge_network": (2, operators.edge_network),
     "edge_softmax": (5, operators.edge_softmax),
+    "edge list": (4, operators.edge_list),
     "segment_reduce": (4, operators.segment_reduce),
     "attention": (11, operators.attention),
     "attention edges": (6, operators.edge_attention),

@@ -144,6 +144,25 @@ def edge_softmax(d: Draw) -> None:
     d.line(f"check_edge_softmax(g, logits, {d.one('dst', 'src')!r})")
 
 
+def edge_list(d: Draw) -> None:
+    """coo_sum and coo_softmax over the edges of a Graph in any order."""
+    d.graph()
+    d.line("src, dst = (ends[order] for order in [torch.randperm(g.num_edges)] for ends in g.edges())")
+    d.line("g = Graph.from_edges(src, dst, num_src=g.num_src, num_dst=g.num_dst)")
+    dtype, shape = d.dtype(), d.shape()
+    if d.chance(0.3):
+        d.line(f"logits = {d.operand('g.num_edges', shape, dtype, may_repeat=dtype not in HALVES)}")
+        d.line("check_edge_softmax(g, logits, 'dst', lambda x: coo_softmax(dst, x, g.num_dst))")
+        return
+    op, reduce = d.one("copy_lhs", "mul", "relu_add"), d.one("sum", "mean")
+    d.line(f"x = {d.operand('g.num_src', shape, dtype)}")
+    of_edges = (1,) * len(shape) if op == "mul" else shape
+    d.line(f"w = {None if op == 'copy_lhs' else d.operand('g.num_edges', of_edges, dtype)}")
+    rhs = "w.flatten()" if op == "mul" else "w"
+    d.line(f"run = lambda x, w: coo_sum(dst, src, x, {rhs}, {reduce!r}, g.num_dst, op={op!r})")
+    d.line(f"support.check_gspmm(g, {op!r}, {reduce!r}, [x, w], run=run, terms=terms_of(g, x, w))")
+
+
 def segment_reduce(d: Draw) -> None:
     reducer, count = d.one("sum", "mean", "max", "min"), d.one(0, 1, 2, 9, 40)
     d.line(f"seglen = torch.randint({d.one(1, 3, 12, 100)}, ({count},), dtype=torch.{d.one('int32', 'int64')})")

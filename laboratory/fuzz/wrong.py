@@ -186,6 +186,10 @@ gsddmm: *csc, 'dot', $X, $Y, 'u', 'v', None
 gsddmm_backward: *csr, True, 'dot', 'lhs', $W, $X, $Y, 'u', 'v', [g.num_src, 2, 8], [g.num_dst, 2, 8], t
 edge_softmax: csc[0], csc[2], $W
 edge_softmax_backward: csc[0], csc[2], $W, $W
+coo_sum: csc[1], csc[1], $W, $W, 'relu_add', 'mean', g.num_src
+coo_sum_backward: csc[1], csc[1], $W, $W, $W, 'relu_add', 'mean', g.num_edges, True, True
+coo_softmax: csc[1], $W, g.num_src
+coo_softmax_backward: csc[1], $W, $W, g.num_src
 segment_reduce: torch.tensor([0, 3, 5]), randn(5, 4, dtype=t), 'max'
 segment_reduce_backward: torch.tensor([0, 3, 5]), randn(2, 4, dtype=t), torch.zeros(2, 4, dtype=torch.int64), 'max', 5
 gat_attention: *csc, $X, $LOGITS, 0.2, 0.3, $SEED, True, True
@@ -200,8 +204,9 @@ dot_attention_backward: *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y, $LSE, $
     $LSE, $Y, False, False, $EDGES, $WIDE, True, True, False, True
     | *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y, False, False, None, None, None, False, $COLUMNS, None, None,
     False, False, False, True, $WEIGHTS
-head_logits: $X, randn(1, 2, 8), randn(1, 2, 8)
-head_logits_backward: $X, randn(1, 2, 8), randn(1, 2, 8), randn(g.num_src, 2), randn(g.num_src, 2), $X, True, True
+head_logits: $X, randn(1, 2, 8, dtype=torch.float32), randn(1, 2, 8, dtype=torch.float32)
+head_logits_backward: $X, randn(1, 2, 8, dtype=torch.float32), randn(1, 2, 8, dtype=torch.float32),
+    randn(g.num_src, 2, dtype=torch.float32), randn(g.num_src, 2, dtype=torch.float32), $X, True, True
 gather_rows: randn(9, 4, dtype=t), torch.tensor([0, 8, 3]), torch.empty(3, 4, dtype=t), 1
     | torch.ones(9, 4, dtype=torch.uint8), torch.tensor([0, 8, 3]), torch.empty(3, 4, dtype=t), 1,
     torch.ones(9, 1), torch.ones(9, 1)
