@@ -19,14 +19,17 @@ class OptionalRef {
  public:
   OptionalRef() = default;
   OptionalRef(std::nullopt_t) {}
-  OptionalRef(const Tensor& tensor) : tensor_(tensor.defined() ? &tensor : nullptr) {}
+  OptionalRef(const Tensor& tensor) : tensor_(tensor.defined() ? &tensor : nullptr), is_lacking_(!tensor.defined()) {}
   OptionalRef(const OptionalTensor& tensor) : tensor_(tensor && tensor->defined() ? &*tensor : nullptr) {}
   explicit operator bool() const { return tensor_ != nullptr; }
   const Tensor& operator*() const { return *tensor_; }
   const Tensor* operator->() const { return tensor_; }
+  // Whether a call has None for a tensor that is not optional.
+  bool is_lacking() const { return is_lacking_; }
 
  private:
   const Tensor* tensor_ = nullptr;
+  bool is_lacking_ = false;
 };
 
 // A dtype as Python writes it, for messages.
@@ -124,6 +127,7 @@ inline Topology topology_of(const Tensor& indptr, OptionalRef indices, OptionalR
   topology.num_edges = num_edges;
   topology.is_int64 = type == ScalarType::Long;
   topology.short_rows = short_rows;
+  CHECK_TYPE(!indices.is_lacking(), "indices is None; expected ids (", num_edges, ",)");
   if (indices) {
     check(*indices, "indices");
     topology.indices = indices->const_data_ptr();

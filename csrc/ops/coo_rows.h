@@ -11,6 +11,7 @@ struct CooRows {
   int64_t dim = 1;
 
   CooRows(const Tensor& given, const char* name) {
+    CHECK_TYPE(given.defined(), name, " is None; expected rows, (N, *)");
     CHECK_VALUE(given.dim() >= 1, name, " has no dimensions; expected rows, (N, *)");
     CHECK_VALUE(given.device().is_cpu(), name, " is on ", given.device(), "; expected the device of row, cpu");
     const bool is_half = size_of(dtype_of(given.scalar_type(), name)) == 2;

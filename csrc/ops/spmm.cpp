@@ -331,6 +331,8 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   const Device device = indptr.device();
   const DeviceGuard guard(device);
   CHECK_VALUE(by_src || !need_lhs, "by_src is false; the gradient of lhs needs out-edges (CSR)");
+  CHECK_VALUE((reads_lhs(op) || !need_lhs) && (reads_rhs(op) || !need_rhs), reads_lhs(op) ? "need_rhs" : "need_lhs",
+              " is True; expected False, because ", op_name, " does not read that operand");
   CHECK_VALUE(!is_argument_reduce(reduce) || arg_data, "arg is None; ", reduce_name, " needs it");
   const BroadcastPlan plan = plan_of(op, trailing(lhs_shape), trailing(rhs_shape));
   const Tensor arg = arg_data && is_argument_reduce(reduce) ? arg_data->contiguous() : Tensor();

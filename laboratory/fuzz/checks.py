@@ -202,9 +202,9 @@ def survives(call):
 # Forms of a tensor (floating point, or ids) that are unusual for an operator or that it must refuse.
 DATA_FORMS = [
     lambda x: x.to(torch.float64), lambda x: x.half(), lambda x: x.int(), lambda x: x.to("meta"), lambda x: x.sum(),
-    lambda x: None, lambda x: x[..., :1], lambda x: x[..., None], lambda x: x[..., 0], lambda x: torch.cat([x, x]),
-    lambda x: x.repeat(*[1] * (x.dim() - 1), 3), lambda x: x.to_sparse(), lambda x: x[..., :0], expanded, every_other,
-    misaligned, column_major,
+    lambda x: None, lambda x: x[..., :1], lambda x: x[..., None], lambda x: x[..., 0] if x.shape[-1] else x,
+    lambda x: torch.cat([x, x]), lambda x: x.repeat(*[1] * (x.dim() - 1), 3), lambda x: x.to_sparse(), lambda x: x[..., :0],
+    expanded, every_other, misaligned, column_major,
 ]  # fmt: skip
 FEWER_ROWS = [lambda x: x[1:], lambda x: x[:0]]
 ID_FORMS = [

@@ -358,6 +358,18 @@ def test_every_operator_has_a_fake_kernel():
 # ---- sizes and types are checked, also of operators that only halfgnn.ops calls ---------------------
 
 
+@pytest.mark.parametrize("name, call", [
+    ("indices", lambda g: raw.gspmm(g.csc().indptr, None, None, "copy_lhs", "sum", torch.ones(g.num_src, 8), None)),
+    ("indices", lambda g: raw.reorder(*g.csc()[:2], g.csr().indptr, None)),
+    ("indices", lambda g: raw.transpose(g.csc().indptr, None, None, g.num_src)),
+    ("logits", lambda g: raw.coo_softmax(g.csc().indices, None, g.num_src)),
+    ("feat", lambda g: raw.coo_sum(g.csc().indices, g.csc().indices, None, None, "copy_lhs", "sum", g.num_src)),
+])  # fmt: skip
+def test_none_for_a_tensor_that_is_not_optional(name, call):
+    with pytest.raises(TypeError, match=f"{name} is None"):
+        call(make_graph("random", torch.int64))
+
+
 def gspmm_backward_arguments(**changes):
     """A valid call of gspmm_backward (mul, max: it reads everything), with some arguments changed."""
     g = make_graph("bipartite", torch.int64)
@@ -402,6 +414,8 @@ def test_gspmm_backward_accepts_what_fits():
     ("edge_ids", lambda t: t[1:], "edge_ids has shape"),
     ("in_indices", lambda t: t[1:], "indices has shape"),
     ("in_indices", lambda t: t.int(), "indices has dtype"),
+    ("op", "copy_lhs", "need_rhs is True; expected False"),
+    ("op", "copy_rhs", "need_lhs is True; expected False"),
     ("in_edge_ids", torch.zeros(3, dtype=torch.int64), "edge_ids has shape"),
 ])  # fmt: skip
 @pytest.mark.parametrize("reduce", ["max", "sum"])
