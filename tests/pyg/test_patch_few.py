@@ -105,6 +105,16 @@ def test_a_result_of_a_softmax_of_few_rows_may_be_written_to():
     assert halfgnn.pyg.stats()["routed"] == {"coo_softmax": 1}
 
 
+@pytest.mark.parametrize("sizes, order", [((3, EDGES), (1, 0)), ((3, EDGES, 1), (1, 0, 2))])
+def test_a_softmax_of_few_rows_has_the_strides_of_pygs(sizes, order):
+    src = randn(*sizes, seed=2).permute(order)
+    expected = utils.softmax(src, edges()[1], None, NODES)
+    with halfgnn.pyg.accelerate():
+        found = utils.softmax(src, edges()[1], None, NODES)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride() and halfgnn.pyg.stats()["routed"] == {"coo_softmax": 1}
+
+
 @pytest.mark.parametrize("mode", ["functorch", "forward AD", "watched"])
 def test_a_softmax_of_few_rows_under_a_mode_is_pytorchs(mode):
     class Watcher(torch.utils._python_dispatch.TorchDispatchMode):

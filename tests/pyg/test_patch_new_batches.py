@@ -181,6 +181,39 @@ def test_errors_of_gine_are_those_of_pyg(width, wrong):
         assert error() == expected
 
 
+def hooked(conv):
+    conv.lin.register_forward_hook(lambda module, inputs, out: out[:, :1])
+    return conv
+
+
+@pytest.mark.parametrize("change", [lambda conv: conv, hooked], ids=["lazy", "hooked"])
+def test_layers_of_gine_that_are_called_by_pyg(change):
+    def result():
+        torch.manual_seed(4)
+        conv = upstream.GINEConv(torch.nn.Linear(WIDTH, 3), edge_dim=-1 if change is not hooked else 5)
+        return change(conv)(features(), edges(), torch.ones(EDGES, 5))
+
+    expected = result()
+    with halfgnn.pyg.accelerate():
+        assert torch.equal(result(), expected)
+    assert halfgnn.pyg.stats()["routed"] == {}
+
+
+@pytest.mark.parametrize("by_data", [False, True])
+@pytest.mark.parametrize("name", ["x", "data"])
+def test_what_gine_reads_may_be_modified_in_place(name, by_data):
+    def results():
+        conv = gine()
+        leaves = {"x": features(), "data": torch.linspace(-1, 1, EDGES * WIDTH).view(EDGES, WIDTH).requires_grad_()}
+        out = conv.propagate(edges(), x=(leaves["x"], None), edge_attr=leaves["data"], size=(NODES, NODES))
+        with torch.no_grad():
+            (leaves[name].data if by_data else leaves[name]).mul_(-2)
+        return torch.autograd.grad(out.pow(2).sum(), leaves.values())
+
+    same_under_the_drop_in(results)
+    assert_counted("coo_sum:u_relu_add_e_sum")
+
+
 def test_gine_under_autocast_is_that_of_pyg():
     torch.manual_seed(4)
     conv, x, data = upstream.GINEConv(torch.nn.Linear(WIDTH, 3), edge_dim=5), features(), torch.randn(EDGES, 5)
@@ -249,7 +282,35 @@ def test_edges_of_no_relation_are_left_out_as_pyg_does(wrong):
     assert "coo_sum:RGCNConv" not in halfgnn.pyg.stats()["routed"]
 
 
-@pytest.mark.parametrize("row, wrong", [(0, NODES), (0, -1), (1, NODES), (1, -1)])
+@pytest.mark.parametrize("when", ["modified", "inference mode"])
+def test_edges_of_relations_that_are_not_kept(when):
+    torch.manual_seed(4)
+    conv, x = upstream.RGCNConv(WIDTH, 6, RELATIONS), features()
+
+    def result():
+        with torch.inference_mode(when == "inference mode"):
+            index = edges()
+        out = conv(x, index, relations())
+        if when == "modified":
+            index.zero_()
+        return torch.autograd.grad(out.pow(2).sum(), x)
+
+    expected = result()
+    with halfgnn.pyg.accelerate():
+        torch.testing.assert_close(result(), expected, rtol=1e-4, atol=1e-4)
+    assert halfgnn.pyg.stats()["routed"] == {"coo_sum:RGCNConv": 1}
+
+
+@pytest.mark.parametrize("rows, width", [(0, 6), (NODES, 0)])
+def test_relations_without_results(rows, width):
+    conv = upstream.RGCNConv((WIDTH, 7), width, RELATIONS)
+    index = edges()[:, : EDGES if rows else 0]
+    with halfgnn.pyg.accelerate():
+        out = conv((features(), torch.ones(rows, 7)), index, relations()[: index.shape[1]])
+    assert out.shape == (rows, width)
+
+
+@pytest.mark.parametrize("row, wrong", [(0, NODES), (0, -1), (1, NODES), (1, -1), (1, 2**62)])
 def test_errors_of_ids_of_relations_are_those_of_pyg(row, wrong):
     conv, x, index = upstream.RGCNConv(WIDTH, 6, RELATIONS, num_bases=2), features(), edges()
     index[row, 5] = wrong

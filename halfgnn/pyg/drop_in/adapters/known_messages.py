@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._C import TensorBase
+from torch.nn.parameter import is_lazy
 from torch_geometric.nn import Linear, MessagePassing
 
 from .... import ops
@@ -200,9 +201,7 @@ def _of_rows(conv: Any, edge_index: Tensor, sources: _Sources, rows: Any, reduct
     size = Size(weighed(width * edge_index.shape[1], x), torch.is_grad_enabled(), "known message")
     if reduction not in ("sum", "mean") or not _are_rows_of_edges(rows, edge_index) or autocasts(x.device):
         return None
-    if lin is not None and (
-        type(lin) not in _LINEAR or lin.weight.shape[0] != width or lin.weight.dtype is not x.dtype
-    ):
+    if lin is not None and not (_is_plain_layer(lin) and lin.weight.shape[0] == width and lin.weight.dtype is x.dtype):
         return None
     if lin is None and rows.shape[1] != width:
         return None
@@ -210,12 +209,26 @@ def _of_rows(conv: Any, edge_index: Tensor, sources: _Sources, rows: Any, reduct
         return None
     src, dst = edge_index.unbind()
     try:
-        rows = snapshot(rows if lin is None else lin(rows))
-        out = coo_sum(dst, src, snapshot(x), rows, reduction, sources.num_dst, op="relu_add")
+        rows = _kept(rows) if lin is None else lin(rows)
+        out = coo_sum(dst, src, _kept(x), rows, reduction, sources.num_dst, op="relu_add")
     except (RuntimeError, IndexError):  # torch_geometric raises its own
         return None
     routed[f"coo_sum:u_relu_add_e_{reduction}"] += 1
     return out
+
+
+def _kept(x: Tensor) -> Tensor:
+    """x as it is now, for a backward that reads it: that of torch_geometric does not."""
+    own = snapshot(x)
+    return x.clone() if own is x and torch.is_grad_enabled() else own
+
+
+def _is_plain_layer(layer: Any) -> bool:
+    """Whether to call a linear layer computes its product and does nothing else."""
+    if type(layer) not in _LINEAR or is_lazy(layer.weight) or "forward" in layer.__dict__:
+        return False
+    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
+    return not any(hooks) and "parametrizations" not in layer._modules
 
 
 def _are_rows_of_edges(rows: Any, edge_index: Tensor) -> bool:

@@ -174,6 +174,7 @@ def _of_unsorted_edges(conv: Any, x: Any, edge_index: Tensor, edge_type: Any) ->
         or not are_plain_rows(x_src, edge_type, 0, 2)
         or edge_index.dtype is not torch.int64
         or edge_type.shape != edge_index.shape[1:]
+        or num_dst * num_relations * x_src.shape[1] * conv.out_channels == 0
         or num_dst * num_relations * x_src.shape[1] > thresholds.MOST_PAIRS
         or mode_reason(may_be_watched=True) is not None
         or _conv_reason(conv) is not None
@@ -183,8 +184,10 @@ def _of_unsorted_edges(conv: Any, x: Any, edge_index: Tensor, edge_type: Any) ->
     if edge_type.numel() and not 0 <= int((ends := edge_type.aminmax())[0]) <= int(ends[1]) < num_relations:
         return None
     src, dst = edge_index.unbind()
-    try:
-        rows = coo_sum(dst * num_relations + edge_type, src, x_src, None, reduction, num_dst * num_relations)
+    if dst.numel() and int(dst.max()) >= num_dst:  # PyG raises its own, and a product of ids may overflow
+        return None
+    try:  # as a copy: PyG keeps selected edges, so that edge_index may be modified in place, or made in inference mode
+        rows = coo_sum(dst * num_relations + edge_type, src.clone(), x_src, None, reduction, num_dst * num_relations)
     except IndexError:  # PyG raises its own
         return None
     return _finished(conv, _multiplied(conv, rows, num_dst), x_dst)

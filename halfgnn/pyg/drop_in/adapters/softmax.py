@@ -82,7 +82,7 @@ def _softmax_of_few(
         assert index is not None
         try:
             if mode_reason(may_be_watched=True) is None:
-                out = own_values(coo_softmax(index, src, num_nodes))
+                out = own_values(_laid_out(coo_softmax(index, src, num_nodes), strides_like(src)))
                 routed["coo_softmax"] += 1
             else:
                 out = _softmax_by_pytorch(src, index, num_nodes)
