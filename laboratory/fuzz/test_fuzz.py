@@ -35,8 +35,8 @@ def test_cases(kind, same_threads):
 
 
 def test_a_case_is_that_of_its_seed_and_number():
-    cases = [kinds.draw(1, case) for case in range(300)]
-    assert cases == [kinds.draw(1, case) for case in range(300)]
+    cases = [kinds.draw(1, case) for case in range(500)]
+    assert cases == [kinds.draw(1, case) for case in range(500)]
     assert {kind for kind, _ in cases} == set(kinds.WEIGHTS)
     assert cases != [kinds.draw(2, case) for case in range(300)]
 
