@@ -11,7 +11,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 import halfgnn.pyg
 from halfgnn.graphs_by_tensor import store
 from halfgnn.graphs_by_tensor.edge_index import graph_of
-from halfgnn.pyg.drop_in import size, thresholds
+from halfgnn.pyg.drop_in import call, size, thresholds
 from halfgnn.pyg.drop_in.adapters import known_messages
 from tests import support
 
@@ -136,6 +136,14 @@ def test_messages_of_gine_are_summed_at_once(edge_dim, aggr, dtype):
     assert_counted(f"coo_sum:u_relu_add_e_{aggr}")
 
 
+def test_a_call_of_gine_is_noted():
+    """Other wrappers ask which edge_index the last call had."""
+    index = edges()
+    with halfgnn.pyg.accelerate():
+        gine()(features(), index, torch.ones(EDGES, WIDTH))
+        assert call.current_edges() is index
+
+
 def gine(aggr="sum"):
     return upstream.GINEConv(torch.nn.Identity(), aggr=aggr)
 
@@ -166,15 +174,24 @@ def test_other_messages_of_gine_are_those_of_pyg(make, width):
     assert not any(name.startswith("coo_sum") for name in halfgnn.pyg.stats()["routed"])
 
 
-@pytest.mark.parametrize("width, wrong", [(WIDTH - 1, 0), (WIDTH, NODES), (WIDTH, -1)])
-def test_errors_of_gine_are_those_of_pyg(width, wrong):
-    conv, x, index = gine(), features(), edges()
+@pytest.mark.parametrize(
+    "make, width, wrong",
+    [
+        (gine, WIDTH - 1, 0),
+        (gine, WIDTH, NODES),
+        (gine, WIDTH, -1),
+        (lambda: with_layer(torch.nn.Linear(3, WIDTH)), 4, 0),
+        (lambda: with_layer(torch.nn.Linear(3, WIDTH).double()), 3, 0),
+    ],
+)
+def test_errors_of_gine_are_those_of_pyg(make, width, wrong):
+    conv, x, index = make(), features(), edges()
     index[0, 5] = wrong
 
     def error():
-        with pytest.raises((ValueError, IndexError)) as caught:
+        with pytest.raises((ValueError, IndexError, RuntimeError)) as caught:
             conv(x, index, torch.ones(EDGES, width))
-        return str(caught.value)
+        return caught.type, str(caught.value)
 
     expected = error()
     with halfgnn.pyg.accelerate():

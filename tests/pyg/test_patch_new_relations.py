@@ -106,6 +106,35 @@ def test_errors_of_ids_of_relations_are_those_of_pyg(row, wrong):
         assert error() == expected
 
 
+@pytest.mark.parametrize("change", ["dtype of features", "width of features", "number of types", "no destinations"])
+def test_errors_of_operands_of_relations_are_those_of_pyg(change):
+    conv, x, index, kinds = upstream.RGCNConv(WIDTH, 6, RELATIONS, num_bases=2), features(), edges(), relations()
+    x = {"dtype of features": x.double(), "width of features": x[:, 1:], "no destinations": (x, None)}.get(change, x)
+    kinds = kinds[1:] if change == "number of types" else kinds
+
+    def error():
+        with pytest.raises((IndexError, RuntimeError, ValueError, AttributeError)) as caught:
+            conv(x, index, kinds)
+        return caught.type, str(caught.value)
+
+    expected = error()
+    with halfgnn.pyg.accelerate():
+        assert error() == expected
+
+
+def test_relations_under_a_transform_are_those_of_pyg():
+    torch.manual_seed(4)
+    conv, x = upstream.RGCNConv(WIDTH, 6, RELATIONS, num_blocks=2), features().detach()
+
+    def gradient():
+        return torch.func.grad(lambda x: conv(x, edges(), relations()).pow(2).sum())(x)
+
+    expected = gradient()
+    with halfgnn.pyg.accelerate():
+        torch.testing.assert_close(gradient(), expected)
+    assert halfgnn.pyg.stats()["routed"] == {}
+
+
 @pytest.mark.parametrize("change", ["max", "many pairs", "half", "hooks"])
 def test_relations_that_are_not_reduced_at_once(change):
     torch.manual_seed(4)

@@ -168,6 +168,8 @@ def _multiplied(conv: Any, rows: Tensor, num_dst: int) -> Tensor:
 def _of_unsorted_edges(conv: Any, x: Any, edge_index: Tensor, edge_type: Any) -> Tensor | None:
     """The result for few or new edges, of which nothing is cached. None if it falls back."""
     x_src, x_dst = pair_of(x)
+    if not isinstance(x_dst, Tensor):
+        return None
     num_dst, num_relations, reduction = x_dst.shape[0], conv.num_relations, reduction_of(conv.aggr_module)
     if (
         reduction not in ("sum", "mean")
