@@ -48,7 +48,8 @@ HALFGNN_SCHEMAS(m) {
       "-> (Tensor[] nodes, Tensor[] trees, Tensor[] offsets, Tensor[] sources, Tensor[] edges, Tensor num_nodes)");
 
   // out[v] = reduce over in-edges e = (u, v) of op(lhs[u], rhs[e]), CSC. arg: with `save` the winning edge id of each
-  // element for max and min (-1 if there is no edge), otherwise an empty tensor.
+  // element for max and min (-1 if there is no edge), otherwise an empty tensor. It has the dtype of indptr, but is
+  // int32 for copies of less than 2**31 edges.
   m.def(
       "gspmm(Tensor indptr, Tensor indices, Tensor? edge_ids, str op, str reduce, Tensor? lhs, Tensor? rhs, "
       "ScalarType? out_dtype=None, bool short_rows=False, bool save=True, Tensor? schedule=None) "

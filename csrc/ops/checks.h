@@ -274,8 +274,9 @@ inline void check_gradient_type(const Tensor& grad, ScalarType own) {
 // arg holds the winners that a forward with max or min returned.
 inline void check_arg(const Tensor& arg, const Tensor& grad, const Tensor& indptr) {
   CHECK_VALUE(arg.sizes() == grad.sizes(), "arg has shape ", arg.sizes(), "; expected that of grad, ", grad.sizes());
-  CHECK_TYPE(arg.scalar_type() == indptr.scalar_type(), "arg has dtype ", dtype_name(arg.scalar_type()),
-             "; expected that of indptr, ", dtype_name(indptr.scalar_type()));
+  CHECK_TYPE(arg.scalar_type() == indptr.scalar_type() || arg.scalar_type() == ScalarType::Int, "arg has dtype ",
+             dtype_name(arg.scalar_type()), "; expected torch.int32 or that of indptr, ",
+             dtype_name(indptr.scalar_type()));
   CHECK_VALUE(arg.device() == indptr.device(), "arg is on ", arg.device(), "; expected ", indptr.device());
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 #include "../torch/device.h"
 #include "register.h"
@@ -35,12 +34,6 @@ std::array<bool, kReductions> parse_reductions(string_view names) {
 // What is summed is also kept in it.
 ScalarType accumulator_of(ScalarType type) {
   return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
-}
-
-// Winners are held in 32 bits where all ids fit.
-ScalarType winner_type(const Topology& topology) {
-  return topology.is_int64 && topology.num_edges > std::numeric_limits<int32_t>::max() ? ScalarType::Long
-                                                                                       : ScalarType::Int;
 }
 
 struct ReduceCall {
@@ -252,7 +245,7 @@ Tensor reduce_by_gspmm(const ReduceGradient& b) {
   }
   for (const Slot slot : {kMax, kMin}) {
     if (!b.grad[slot].defined()) continue;
-    const Tensor winners = (slot == kMax ? b.arg_max : b.arg_min).to(b.indptr.scalar_type());
+    const Tensor& winners = slot == kMax ? b.arg_max : b.arg_min;
     result = result +
              std::get<0>(gspmm_backward(b.indptr, b.indices, b.edge_ids, b.in_indptr, true, "copy_lhs", kNames[slot],
                                         b.grad[slot].to(wide).reshape({b.num_nodes, b.len}), std::nullopt, std::nullopt,

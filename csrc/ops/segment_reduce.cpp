@@ -59,8 +59,8 @@ Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, co
   const BroadcastPlan plan = plan_of(Op::kCopyRhs, {}, trailing(grad.tensor.sizes()));
   Tensor out = zeros(with_rows(num_rows, plan.out_shape), grad.tensor.options());
   if (out.numel() == 0) return out;
-  const Tensor arg = is_argument_reduce(reduce) ? arg_data->contiguous() : Tensor();
-  if (arg.defined()) check_arg(arg, grad_out, offsets);
+  if (is_argument_reduce(reduce)) check_arg(*arg_data, grad_out, offsets);
+  const Tensor arg = is_argument_reduce(reduce) ? arg_data->contiguous().to(offsets.scalar_type()) : Tensor();
   BackwardArgs args;
   args.topology = topology;
   args.op = Op::kCopyRhs;

@@ -104,18 +104,23 @@ std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, co
   const DType feat_type = dtype_of(feat.scalar_type(), "feat");
   const auto type = result_type(feat.scalar_type(), out_dtype);
   Tensor out = new_result(with_rows(topology.num_rows, plan.out_shape), feat.options().dtype(type));
-  const auto new_arg = [&](bool full) {
-    return full ? new_result(out.sizes(), indptr.options()) : empty({0}, indptr.options());
+  const auto new_arg = [&](bool full, ScalarType ids) {
+    const auto options = indptr.options().dtype(ids);
+    return full ? new_result(out.sizes(), options) : empty({0}, options);
   };
-  Tensor arg = new_arg(is_argument_reduce(reduce) && save);
+  const bool has_winners = is_argument_reduce(reduce);
+  const ScalarType own_ids = indptr.scalar_type(), ids = has_winners && is_copy(op) ? winner_type(topology) : own_ids;
+  Tensor arg = new_arg(has_winners && save, ids);
   if (!is_argument_reduce(reduce) && is_vector_sum(backend, op, lhs, rhs, plan)) {
     run_vector_sum(backend, topology, op, reduce, lhs, rhs, plan, out);
   } else if (!is_argument_reduce(reduce) && is_edge_sum(backend, op, feat_type, plan)) {
     run_edge_sum(backend, topology, op, reduce, lhs, rhs, plan, out);
   } else if (!is_copy(op) || !copy_extremum(backend, topology, reduce, (lhs.defined() ? lhs : rhs).operand, out, arg)) {
-    // General kernels always write the ids.
-    Tensor winners = is_argument_reduce(reduce) && !save ? new_arg(true) : arg;
+    // General kernels always write the ids, in the type of the topology.
+    const bool has_own = has_winners && (!save || ids != own_ids);
+    Tensor winners = has_own ? new_arg(true, own_ids) : arg;
     run_general(backend, topology, op, reduce, lhs, rhs, plan, out, winners);
+    if (has_own && save) arg = winners.to(ids);
   }
   return {out, arg};
 }
@@ -252,7 +257,8 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
   args.broadcast = b.plan.view();
   args.message_len = b.plan.outer * b.plan.inner;
   args.mean_indptr = b.mean_indptr;
-  args.arg = b.arg ? b.arg->const_data_ptr() : nullptr;
+  const Tensor winners = b.arg ? b.arg->to(b.topology.is_int64 ? ScalarType::Long : ScalarType::Int) : Tensor();
+  args.arg = data_or_null(winners);
   if (grad_lhs.numel())
     args.grad_lhs = {grad_lhs.mutable_data_ptr(), dtype_of(grad_lhs.scalar_type(), "grad_lhs"), false};
   if (grad_rhs.numel())

@@ -1,6 +1,8 @@
 // gspmm and its gradient, for operators that are made of them.
 #pragma once
 
+#include <limits>
+
 #include "checks.h"
 
 namespace halfgnn {
@@ -16,6 +18,13 @@ std::tuple<Tensor, Tensor> gspmm_backward(
     const OptionalTensor& rhs_data, const OptionalTensor& arg_data, IntArrayRef lhs_shape, IntArrayRef rhs_shape,
     ScalarType lhs_dtype, ScalarType rhs_dtype, bool need_lhs, bool need_rhs, bool short_rows,
     const OptionalTensor& in_indices, const OptionalTensor& in_edge_ids, const OptionalTensor& schedule = std::nullopt);
+
+// Of the ids of winners: 32 bits where all edges have such ids. Messages of operators that compute something keep
+// theirs in the type of the topology.
+inline ScalarType winner_type(const Topology& topology) {
+  return topology.is_int64 && topology.num_edges > std::numeric_limits<int32_t>::max() ? ScalarType::Long
+                                                                                       : ScalarType::Int;
+}
 
 // The maximum or minimum of copies of a whole operand, and the ids of the winners unless arg is empty. Returns false if
 // the back end has no kernel for it.
@@ -35,7 +44,7 @@ inline bool copy_extremum(const Backend& backend, const Topology& topology, Redu
   (reduce == Reduce::kMax ? args.max : args.min) = out.mutable_data_ptr();
   if (arg.numel() > 0) (reduce == Reduce::kMax ? args.arg_max : args.arg_min) = arg.mutable_data_ptr();
   args.out_type = dtype_of(out.scalar_type(), "out");
-  args.arg_is_int64 = topology.is_int64;
+  args.arg_is_int64 = arg.scalar_type() == ScalarType::Long;
   backend.copy_reduce(args);
   return true;
 }

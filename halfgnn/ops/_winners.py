@@ -13,6 +13,11 @@ from ._double_backward import Pair, aligned
 from ._operands import graph_of
 
 
+def winner_type(indptr: Tensor, indices: Tensor) -> torch.dtype:
+    """That of the ids of winning edges, among rows that are copied."""
+    return torch.int64 if indptr.dtype == torch.int64 and indices.shape[0] > 2**31 - 1 else torch.int32
+
+
 def elements_at(x: Tensor, ids: Tensor, missing: float = 0) -> Tensor:
     """out[v, k] = x[ids[v, k], k] in fp32 (fp64 for fp64), or `missing` if the id is negative. x (rows, *), ids (n, *)."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))

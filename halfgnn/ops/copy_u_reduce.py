@@ -16,7 +16,7 @@ from ..common.operands import check_rows, name_operands, operand_errors
 from ..common.precision import HALF, autocast
 from ..graph_argument import GraphLike, as_graph
 from ._operands import check_out_dtype, graph_of, needs_grad, out_edges
-from ._winners import elements_at, source_ids
+from ._winners import elements_at, source_ids, winner_type
 from .sddmm import gsddmm
 from .spmm import gspmm
 
@@ -31,7 +31,7 @@ _copy_u_reduce_backward = torch.ops.halfgnn.copy_u_reduce_backward.default
 def _(indptr, indices, edge_ids, feat, reduces, eps, out_dtype=None, save=False, short_rows=False):
     shape = (indptr.shape[0] - 1, *feat.shape[1:])
     kept = torch.float64 if feat.dtype == torch.float64 else torch.float32
-    ids = torch.int64 if indptr.dtype == torch.int64 and indices.shape[0] > 2**31 - 1 else torch.int32
+    ids = winner_type(indptr, indices)
 
     def result(is_needed, dtype):
         return feat.new_empty(shape if is_needed else (0,), dtype=dtype)

@@ -18,7 +18,7 @@ from ..row_schedule import schedules_of
 from ._double_backward import Call, gradients
 from ._kept_weights import sorted_weights
 from ._operands import broadcast_trailing, check_out_dtype, needs_grad, out_edges
-from ._winners import gradients_of_winners
+from ._winners import gradients_of_winners, winner_type
 from .codes import Codes, sum_of_codes
 
 OPS = (*MESSAGE_OPS, "relu_add", "copy_lhs", "copy_rhs")
@@ -34,7 +34,9 @@ def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None, short_row
     feat = rhs if op == "copy_rhs" else lhs
     trailing = broadcast_trailing(op, None if op == "copy_rhs" else lhs.shape, None if op == "copy_lhs" else rhs.shape)
     out = feat.new_empty((indptr.shape[0] - 1, *trailing), dtype=out_dtype or feat.dtype)
-    return out, indptr.new_empty(out.shape if save and reduce in ("max", "min") else (0,))
+    has_winners = reduce in ("max", "min")
+    ids = winner_type(indptr, indices) if has_winners and op in ("copy_lhs", "copy_rhs") else indptr.dtype
+    return out, indptr.new_empty(out.shape if save and has_winners else (0,), dtype=ids)
 
 
 @register_fake("gspmm_backward")
