@@ -68,13 +68,14 @@ HALFGNN_SCHEMAS(m) {
       "-> (Tensor grad_lhs, Tensor grad_rhs)");
 
   // out[row] = the sum or mean (reduce) over the edges of op(feat[col], rhs[e]), over an edge list in any order, added
-  // in that order, in fp32 (fp64 for fp64) and rounded once. op: copy_lhs, mul by rhs (E,) or relu_add of rhs (E, *),
-  // of feat's dtype. Ids are checked, unlike those of a topology. CPU only.
-  m.def("coo_sum(Tensor row, Tensor col, Tensor feat, Tensor? rhs, str op, str reduce, SymInt num_rows) -> Tensor");
+  // in that order, in fp32 (fp64 for fp64) and rounded once. op: copy_lhs, mul by rhs (E,), add or relu_add of rhs
+  // (E, *), of feat's dtype. One of row and col may be None: that of edge e is e then. Ids are checked, unlike those of
+  // a topology. CPU only.
+  m.def("coo_sum(Tensor? row, Tensor? col, Tensor feat, Tensor? rhs, str op, str reduce, SymInt num_rows) -> Tensor");
   // feat is needed for the gradient of rhs, and both for those of relu_add. A gradient that is not needed is an empty
   // tensor.
   m.def(
-      "coo_sum_backward(Tensor row, Tensor col, Tensor grad, Tensor? feat, Tensor? rhs, str op, str reduce, "
+      "coo_sum_backward(Tensor? row, Tensor? col, Tensor grad, Tensor? feat, Tensor? rhs, str op, str reduce, "
       "SymInt num_cols, bool need_feat, bool need_rhs) -> (Tensor grad_feat, Tensor grad_rhs)");
   // out[e] = exp(logits[e]) / their sum over the edges of row[e], column by column, over an edge list in any order, in
   // fp32 (fp64 for fp64) and rounded once. Ids are checked. CPU only.

@@ -5,7 +5,8 @@
 
 namespace halfgnn {
 
-// The ends of edges, of which neither is sorted: ids that have been checked.
+// The ends of edges, of which neither is sorted: ids that have been checked. A side that is null is that of edges
+// themselves: the end of edge e is e.
 struct EdgeList {
   const void* row = nullptr;
   const void* col = nullptr;
@@ -13,15 +14,25 @@ struct EdgeList {
   bool is_int64 = false;
 };
 
-// out[row] += feat[col], or feat[col] weight[e], or relu(feat[col] + addend[e]), for one edge after the other. out
+// out[row] += feat[col], feat[col] weight[e], feat[col] + addend[e] or its relu, for one edge after the other. out
 // holds zeros before. fp32, or fp64 with is_double.
 struct CooSumArgs {
   EdgeList edges;
   const void* feat = nullptr;
   const void* weight = nullptr;  // (num_edges,); may be null
   const void* addend = nullptr;  // (num_edges, dim); may be null
+  bool has_relu = false;         // of sums with addend
   int64_t dim = 0;
   bool is_double = false;
+  void* out = nullptr;
+};
+
+// out[e] = feat[ids[e]]
+struct CooGatherArgs {
+  const void* ids = nullptr;
+  bool is_int64 = false;
+  const void* feat = nullptr;
+  int64_t row_bytes = 0;  // two at least
   void* out = nullptr;
 };
 

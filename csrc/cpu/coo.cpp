@@ -49,6 +49,11 @@ void for_columns(const Args& args, void (*kernel)(const Args&, int64_t, int64_t)
 
 void coo_sum(const CooSumArgs& args) { for_columns(args, kernels().coo_sum.sum); }
 
+void coo_gather(const CooGatherArgs& args, int64_t num_edges) {
+  for_items(num_edges, args.row_bytes / static_cast<int64_t>(sizeof(float)),
+            [&](int64_t begin, int64_t end) { kernels().coo_sum.gather(args, begin, end); });
+}
+
 void coo_relu_backward(const CooReluBackwardArgs& args) { for_columns(args, kernels().coo_sum.relu_backward); }
 
 void coo_dot(const CooDotArgs& args) {

@@ -10,6 +10,8 @@ void check_ids(const void* ids, bool is_int64, int64_t num_ids, const char* name
 // counts[row] = its edges
 void count_edges(const EdgeList& edges, int64_t num_rows, int64_t* counts);
 void coo_sum(const CooSumArgs& args);
+// of num_edges rows
+void coo_gather(const CooGatherArgs& args, int64_t num_edges);
 void coo_dot(const CooDotArgs& args);
 void coo_relu_backward(const CooReluBackwardArgs& args);
 void divide_rows(const DivideRowsArgs& args);

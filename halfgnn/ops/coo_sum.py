@@ -20,8 +20,8 @@ def _(row, col, feat, rhs, op, reduce, num_rows):
 
 @register_fake("coo_sum_backward")
 def _(row, col, grad, feat, rhs, op, reduce, num_cols, need_feat, need_rhs):
-    rows = grad.shape[1:]
-    of_edges = row.shape + rows if op == "relu_add" else row.shape
+    rows, num_edges = grad.shape[1:], (col if row is None else row).shape
+    of_edges = num_edges if op == "mul" else num_edges + rows
     return grad.new_empty((num_cols, *rows) if need_feat else (0,)), grad.new_empty(of_edges if need_rhs else (0,))
 
 
@@ -38,9 +38,12 @@ class _CooSum(torch.autograd.Function):
         row, col, feat, rhs, ctx.op, ctx.reduce, _ = inputs
         _, _, need_feat, need_rhs, *_ = ctx.needs_input_grad
         ctx.num_cols = feat.shape[0]
-        reads_both = ctx.op == "relu_add"
+        reads_both, is_product = ctx.op == "relu_add", ctx.op == "mul"
         ctx.save_for_backward(
-            row, col, feat if need_rhs or reads_both else None, rhs if need_feat or reads_both else None
+            row,
+            col,
+            feat if reads_both or (is_product and need_rhs) else None,
+            rhs if reads_both or (is_product and need_feat) else None,
         )
 
     @staticmethod
@@ -67,26 +70,40 @@ def _composed(row, col, grad, feat, rhs, op, reduce, num_cols, need_feat, need_r
     dtype, wide = grad.dtype, torch.promote_types(grad.dtype, torch.float32)
     grad, feat, rhs = (x if x is None else x.to(wide) for x in (grad, feat, rhs))
     per_row = [-1, *[1] * (grad.dim() - 1)]
-    if reduce == "mean":
+    if reduce == "mean" and row is not None:
         counts = grad.new_zeros(grad.shape[0]).index_add(0, row, grad.new_ones(row.shape))
         grad = grad / counts.clamp(min=1).view(per_row)
-    of_edges = grad.index_select(0, row)
+    of_edges = grad if row is None else grad.index_select(0, row)
     if op == "relu_add":
-        of_edges = of_messages = torch.where(feat.index_select(0, col) + rhs <= 0, 0, of_edges)
+        of_edges = of_messages = torch.where(_of_edges(feat, col) + rhs <= 0, 0, of_edges)
     else:
-        of_messages = of_edges if rhs is None else of_edges * rhs.view(per_row)
+        of_messages = of_edges * rhs.view(per_row) if op == "mul" and rhs is not None else of_edges
     of_feat = of_rhs = None
     if need_feat:
-        of_feat = grad.new_zeros((num_cols, *grad.shape[1:])).index_add(0, col, of_messages).to(dtype)
+        of_feat = of_messages
+        if col is not None:
+            of_feat = grad.new_zeros((num_cols, *grad.shape[1:])).index_add(0, col, of_messages)
+        of_feat = of_feat.to(dtype)
     if need_rhs:
         if op == "mul":  # of rows that are single numbers too
-            of_edges = (of_edges * feat.index_select(0, col)).unsqueeze(-1).flatten(1).sum(1)
+            of_edges = (of_edges * _of_edges(feat, col)).unsqueeze(-1).flatten(1).sum(1)
         of_rhs = of_edges.to(dtype)
     return of_feat, of_rhs
 
 
+def _of_edges(feat: Tensor, col: Tensor | None) -> Tensor:
+    return feat if col is None else feat.index_select(0, col)
+
+
 def coo_sum(
-    row: Tensor, col: Tensor, feat: Tensor, rhs: Tensor | None, reduce: str, num_rows: int, *, op: str | None = None
+    row: Tensor | None,
+    col: Tensor | None,
+    feat: Tensor,
+    rhs: Tensor | None,
+    reduce: str,
+    num_rows: int,
+    *,
+    op: str | None = None,
 ) -> Tensor:
     """out[row[e]] = the sum or mean of op(feat[col[e]], rhs[e]) over the edges e, which are added in their order.
 
@@ -94,11 +111,13 @@ def coo_sum(
     with the edges. Ids are checked. It is for eager calls on the CPU.
 
     Args:
-        row, col: (E,) int32 or int64.
+        row, col: (E,) int32 or int64. One may be None: that side has a row for each edge, in their order. So the sum over col
+            alone is a gather, feat[col], and the sum over row alone adds up rows of edges.
         feat: (N, *).
-        rhs: of feat's dtype. (E,) for mul, (E, *) for relu_add, None for copy_lhs.
+        rhs: of feat's dtype. (E,) for mul, (E, *) for add and relu_add, None for copy_lhs.
         reduce: sum or mean.
-        op: copy_lhs, mul or relu_add; by default mul, or copy_lhs without rhs.
+        num_rows: the number of rows of the result; E if row is None.
+        op: copy_lhs, mul, add or relu_add; by default mul, or copy_lhs without rhs.
 
     Returns:
         (num_rows, *) of feat's dtype.

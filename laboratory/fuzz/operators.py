@@ -145,7 +145,7 @@ def edge_softmax(d: Draw) -> None:
 
 
 def edge_list(d: Draw) -> None:
-    """coo_sum and coo_softmax over the edges of a Graph in any order."""
+    """coo_sum and coo_softmax over the edges of a Graph in any order; coo_sum also of rows of edges."""
     d.graph()
     d.line("src, dst = (ends[order] for order in [torch.randperm(g.num_edges)] for ends in g.edges())")
     d.line("g = Graph.from_edges(src, dst, num_src=g.num_src, num_dst=g.num_dst)")
@@ -154,8 +154,13 @@ def edge_list(d: Draw) -> None:
         d.line(f"logits = {d.operand('g.num_edges', shape, dtype, may_repeat=dtype not in HALVES)}")
         d.line("check_edge_softmax(g, logits, 'dst', lambda x: coo_softmax(dst, x, g.num_dst))")
         return
-    op, reduce = d.one("copy_lhs", "mul", "relu_add"), d.one("sum", "mean")
+    op, reduce = d.one("copy_lhs", "mul", "add", "relu_add"), d.one("sum", "mean")
     d.line(f"x = {d.operand('g.num_src', shape, dtype)}")
+    if d.chance(0.2):
+        d.line(f"run = lambda _, x: coo_sum(dst, None, x, None, {reduce!r}, g.num_dst)")
+        d.line(f"w = {d.operand('g.num_edges', shape, dtype)}")
+        d.line(f"support.check_gspmm(g, 'copy_rhs', {reduce!r}, [None, w], run=run, terms=terms_of(g, w))")
+        return
     of_edges = (1,) * len(shape) if op == "mul" else shape
     d.line(f"w = {None if op == 'copy_lhs' else d.operand('g.num_edges', of_edges, dtype)}")
     rhs = "w.flatten()" if op == "mul" else "w"

@@ -88,6 +88,11 @@ OPERATORS = {
     "relu over an edge list": lambda g, u, v, e, w: coo_sum(*edge_list(), u, e, "mean", NUM_DST, op="relu_add"),
     "relu of features alone": lambda g, u, v, e, w: coo_sum(*edge_list(), u, e.detach(), "sum", NUM_DST, op="relu_add"),
     "relu of edges alone": lambda g, u, v, e, w: coo_sum(*edge_list(), u.detach(), e, "sum", NUM_DST, op="relu_add"),
+    "rows of edges over an edge list": lambda g, u, v, e, w: coo_sum(
+        *edge_list(), u, e, "sum", NUM_DST, op="add"
+    ),
+    "sum of rows of edges": lambda g, u, v, e, w: coo_sum(edge_list()[0], None, e, w[:, 0, 0], "mean", NUM_DST),
+    "rows by an edge list": lambda g, u, v, e, w: coo_sum(None, edge_list()[1], u, None, "sum", NUM_EDGES),
     "softmax over an edge list": lambda g, u, v, e, w: coo_softmax(edge_list()[0], w, NUM_DST),
     "GAT": lambda g, u, v, e, w: ops.gat_attention(g, u, u.sum(-1), v.sum(-1), w.squeeze(-1)),
     "GAT without edges": lambda g, u, v, e, w: ops.gat_attention(g, u, u.sum(-1).detach(), v.sum(-1)),

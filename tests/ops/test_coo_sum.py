@@ -26,11 +26,14 @@ def randn(*shape, dtype=torch.float32, seed=2):
 
 def by_pytorch(row, col, feat, rhs, reduce, num_rows, op="mul"):
     """The same by operators of PyTorch, as torch_geometric calls them."""
-    row, col = row.long(), col.long()
     per_row = [-1, *[1] * (feat.dim() - 1)]
-    messages = feat.index_select(0, col)
+    messages = feat if col is None else feat.index_select(0, col.long())
     if rhs is not None:
-        messages = (messages + rhs).relu() if op == "relu_add" else rhs.view(per_row) * messages
+        messages = rhs.view(per_row) * messages if op == "mul" else messages + rhs
+        messages = messages.relu() if op == "relu_add" else messages
+    if row is None:
+        return messages
+    row = row.long()
     index = row.view(per_row).expand_as(messages)
     out = messages.new_zeros(num_rows, *feat.shape[1:]).scatter_add(0, index, messages)
     if reduce == "sum":
@@ -53,8 +56,9 @@ def test_bits_of_pytorch(shape, weighted, reduce, dtype):
 @pytest.mark.parametrize("shape", [(1,), (3,), (16,), (19,), (64,), (2, 5), (0,), ()])
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("op", ["relu_add", "add"])
 @pytest.mark.parametrize("needs", [(True, False), (False, True), (True, True)])
-def test_bits_of_pytorchs_relu_of_a_sum(shape, reduce, dtype, needs):
+def test_bits_of_pytorchs_sums_with_rows_of_edges(shape, reduce, dtype, op, needs):
     row, col = edge_list()
     values = randn(COLS, *shape, dtype=dtype), randn(EDGES, *shape, dtype=dtype, seed=3)
     values[0].view(-1)[:1] = float("nan")  # which passes gradients on
@@ -62,12 +66,45 @@ def test_bits_of_pytorchs_relu_of_a_sum(shape, reduce, dtype, needs):
     results = []
     for function in (coo_sum, by_pytorch):
         leaves = [x.clone().requires_grad_(need) for x, need in zip(values, needs)]
-        out = function(row, col, *leaves, reduce, ROWS, op="relu_add")
+        out = function(row, col, *leaves, reduce, ROWS, op=op)
         out.backward(randn(ROWS, *shape, dtype=dtype, seed=4))
         results.append((out, *(x.grad for x in leaves)))
     for found, expected in zip(*results):
         assert (found is None) == (expected is None)
         assert found is None or torch.equal(found.nan_to_num(7), expected.nan_to_num(7))
+
+
+@pytest.mark.parametrize("shape", [(1,), (19,), (2, 32), (0,), ()])
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("op", ["copy_lhs", "mul", "add", "relu_add"])
+@pytest.mark.parametrize("given", ["row", "col"])
+@pytest.mark.parametrize("num_edges", [EDGES, 0])
+def test_bits_with_ids_of_one_side(shape, reduce, dtype, op, given, num_edges):
+    row, col = (ends if name == given else None for name, ends in zip(("row", "col"), edge_list(num_edges=num_edges)))
+    num_rows, num_cols = (num_edges if row is None else ROWS), (num_edges if col is None else COLS)
+    of_edges = None if op == "copy_lhs" else (num_edges,) if op == "mul" else (num_edges, *shape)
+    results = []
+    for function in (coo_sum, by_pytorch):
+        feat = randn(num_cols, *shape, dtype=dtype).requires_grad_()
+        rhs = None if of_edges is None else randn(*of_edges, dtype=dtype, seed=3).requires_grad_()
+        out = function(row, col, feat, rhs, reduce, num_rows, op=op)
+        out.backward(randn(num_rows, *shape, dtype=dtype, seed=4))
+        results.append((out, feat.grad, None if rhs is None else rhs.grad))
+    for i, (found, expected) in enumerate(zip(*results)):
+        if op == "mul" and i == 2:  # PyTorch adds the products of a row in another order
+            torch.testing.assert_close(found, expected)
+        else:
+            assert found is expected or torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_of_edges_are_rounded_once(dtype):
+    row, col = edge_list(torch.int32)
+    edges, feat = randn(EDGES, 16, dtype=dtype), randn(COLS, 16, dtype=dtype)
+    out = coo_sum(row, None, edges, None, "sum", ROWS)
+    assert torch.equal(out, by_pytorch(row, None, edges.float(), None, "sum", ROWS).to(dtype))
+    assert torch.equal(coo_sum(None, col, feat, None, "sum", EDGES), feat[col])
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -85,6 +122,12 @@ def test_threads_divide_columns(threads):
     leaves = feat.requires_grad_(), rows.requires_grad_()
     by_pytorch(row, col, *leaves, "sum", ROWS, "relu_add").backward(grad)
     assert torch.equal(gradients[0], feat.grad) and torch.equal(gradients[1], rows.grad)
+    torch.set_num_threads(threads)
+    try:
+        of_edges = coo_sum(None, col, feat.detach(), None, "sum", 5000)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(of_edges, feat.detach()[col])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -136,10 +179,15 @@ def test_second_derivatives(reduce, shape):
     assert torch.autograd.gradgradcheck(function, (feat, weight))
     rows = randn(20, *shape, dtype=torch.float64, seed=5).requires_grad_()
 
-    def of_relu(x, e):
-        return coo_sum(row, col, x, e, reduce, ROWS, op="relu_add")
-
-    assert torch.autograd.gradcheck(of_relu, (feat, rows)) and torch.autograd.gradgradcheck(of_relu, (feat, rows))
+    of_edges = randn(20, *shape, dtype=torch.float64, seed=6).requires_grad_()
+    for function, operands in (
+        (lambda x, e: coo_sum(row, col, x, e, reduce, ROWS, op="relu_add"), (feat, rows)),
+        (lambda x, e: coo_sum(row, col, x, e, reduce, ROWS, op="add"), (feat, rows)),
+        (lambda x, w: coo_sum(row, None, x, w, reduce, ROWS), (of_edges, weight)),
+        (lambda x, e: coo_sum(None, col, x, e, reduce, 20, op="relu_add"), (feat, rows)),
+        (lambda x: coo_sum(None, col, x, None, reduce, 20), (feat,)),
+    ):
+        assert torch.autograd.gradcheck(function, operands) and torch.autograd.gradgradcheck(function, operands)
 
 
 def test_first_and_recorded_gradients_agree():
@@ -212,16 +260,23 @@ def test_wrong_arguments():
         (r"rhs has shape .*expected \[211, 8\], a row per edge", weight, "relu_add"),
         ("rhs is None; expected values of edges for op 'relu_add'", None, "relu_add"),
         ("rhs is given; expected None for op 'copy_lhs'", weight, "copy_lhs"),
-        ("op is 'add'", weight, "add"),
+        ("op is 'sub'", weight, "sub"),
     ):
         with pytest.raises(ValueError, match=message):
             coo_sum(row, col, feat, rhs, "sum", ROWS, op=op)
+    for message, ends, num_rows in (
+        ("row and col are None", (None, None), EDGES),
+        ("row is None, and its side has 37 rows; expected one per edge, 211", (None, col), ROWS),
+        ("col is None, and its side has 23 rows; expected one per edge, 211", (row, None), ROWS),
+    ):
+        with pytest.raises(ValueError, match=message):
+            coo_sum(*ends, feat, None, "sum", num_rows)
     grad = randn(ROWS, 8)
     for message, operands in (
         ("feat is None; the gradient of rhs", (None, None, "mul", "sum", COLS, False, True)),
         ("feat is None; the gradient of relu_add", (None, randn(EDGES, 8), "relu_add", "sum", COLS, True, False)),
         ("feat has shape", (randn(COLS, 7), None, "mul", "sum", COLS, False, True)),
-        ("op is 'add'", (feat, weight, "add", "sum", COLS, False, True)),
+        ("op is 'sub'", (feat, weight, "sub", "sum", COLS, False, True)),
     ):
         with pytest.raises(ValueError, match=message):
             RAW.coo_sum_backward(row, col, grad, *operands)

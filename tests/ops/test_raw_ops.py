@@ -136,15 +136,25 @@ def test_opcheck_segment_reduce(reduce, device):
     opcheck(raw.segment_reduce_backward, offsets, torch.randn_like(out), arg if reduce == "max" else None, reduce, 9)
 
 
-@pytest.mark.parametrize("op, reduce", [("copy_lhs", "mean"), ("mul", "sum"), ("relu_add", "mean")])
+@pytest.mark.parametrize("op, reduce", [("copy_lhs", "mean"), ("mul", "sum"), ("add", "sum"), ("relu_add", "mean")])
 def test_opcheck_coo_sum(op, reduce):
     row, col = torch.tensor([[2, 0, 2], [1, 3, 0]])
-    feat, shape = randn(4, 3, dtype=torch.float32), {"copy_lhs": None, "mul": (3,), "relu_add": (3, 3)}[op]
+    feat, shape = randn(4, 3, dtype=torch.float32), {"copy_lhs": None, "mul": (3,)}.get(op, (3, 3))
     rhs = None if shape is None else randn(*shape, dtype=torch.float32)
     opcheck(raw.coo_sum, row, col, feat, rhs, op, reduce, 5)
     grad = randn(5, 3, dtype=torch.float32)
     for needs in ((True, False), (op != "copy_lhs", rhs is not None)):
         opcheck(raw.coo_sum_backward, row, col, grad, feat, rhs, op, reduce, 4, *needs)
+
+
+@pytest.mark.parametrize("op", ["copy_lhs", "add", "relu_add"])
+@pytest.mark.parametrize("has_row", [True, False])
+def test_opcheck_coo_sum_of_one_side(op, has_row):
+    ends, rows = ((torch.tensor([2, 0, 2]), None), 5) if has_row else ((None, torch.tensor([1, 3, 0])), 3)
+    feat, grad = randn(3 if has_row else 4, 2, dtype=torch.float32), randn(rows, 2, dtype=torch.float32)
+    rhs = None if op == "copy_lhs" else randn(3, 2, dtype=torch.float32)
+    opcheck(raw.coo_sum, *ends, feat, rhs, op, "mean", rows)
+    opcheck(raw.coo_sum_backward, *ends, grad, feat, rhs, op, "mean", feat.shape[0], True, rhs is not None)
 
 
 def test_opcheck_coo_softmax():

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels.h"
+#include "move_rows.h"
 #include "rows.h"
 #include "vec.h"
 
@@ -63,28 +64,35 @@ HALFGNN_INLINE V relu_gradient(V x, V grad) {
   return x <= 0 ? V{} : grad;
 }
 
-// sum += relu(row + addend)
-template <class T>
-HALFGNN_INLINE void add_relu_row(const T* row, const T* addend, int64_t begin, int64_t end, T* sum) {
+// f(edge, its row, its column) for one edge after the other.
+template <class F>
+HALFGNN_INLINE void each_edge(const EdgeList& edges, int64_t begin, int64_t end, F f) {
+  with_index(edges.is_int64, [&](auto i) {
+    const auto* row = static_cast<const TypeOf<decltype(i)>*>(edges.row);
+    const auto* col = static_cast<const TypeOf<decltype(i)>*>(edges.col);
+    for (int64_t e = begin; e < end; ++e) f(e, row ? int64_t{row[e]} : e, col ? int64_t{col[e]} : e);
+  });
+}
+
+// sum += row + addend, or its relu
+template <bool kRelu, class T>
+HALFGNN_INLINE void add_row_of_sum(const T* row, const T* addend, int64_t begin, int64_t end, T* sum) {
   using V = RowVector<T>;
   int64_t i = begin;
   for (; i + kStep<T> <= end; i += kStep<T>) {
     const V x = load_unaligned<V>(row + i) + load_unaligned<V>(addend + i);
-    store_vector<T>(load_unaligned<V>(sum + i) + relu(x), sum + i);
+    store_vector<T>(load_unaligned<V>(sum + i) + (kRelu ? relu(x) : x), sum + i);
   }
-  for (; i < end; ++i) sum[i] += relu(row[i] + addend[i]);
+  for (; i < end; ++i) sum[i] += kRelu ? relu(row[i] + addend[i]) : row[i] + addend[i];
 }
 
-template <class T>
-HALFGNN_NOINLINE void add_relu_rows(const CooSumArgs& given, int64_t begin, int64_t end) {
-  const CooSumArgs args = given;
+template <bool kRelu, class T>
+HALFGNN_NOINLINE void add_rows_of_sums(const CooSumArgs& given, int64_t begin, int64_t end) {
+  const CooSumArgs args = given;  // which no store can change
   const auto *feat = static_cast<const T*>(args.feat), *addend = static_cast<const T*>(args.addend);
   auto* out = static_cast<T*>(args.out);
-  with_index(args.edges.is_int64, [&](auto i) {
-    const auto* row = static_cast<const TypeOf<decltype(i)>*>(args.edges.row);
-    const auto* col = static_cast<const TypeOf<decltype(i)>*>(args.edges.col);
-    for (int64_t e = 0; e < args.edges.num_edges; ++e)
-      add_relu_row(feat + col[e] * args.dim, addend + e * args.dim, begin, end, out + row[e] * args.dim);
+  each_edge(args.edges, 0, args.edges.num_edges, [&](int64_t e, int64_t row, int64_t col) {
+    add_row_of_sum<kRelu>(feat + col * args.dim, addend + e * args.dim, begin, end, out + row * args.dim);
   });
 }
 
@@ -113,14 +121,10 @@ HALFGNN_NOINLINE void differentiate_relu_rows(const CooReluBackwardArgs& given, 
   const auto *feat = static_cast<const T*>(args.feat), *addend = static_cast<const T*>(args.addend);
   const auto* grad = static_cast<const T*>(args.grad);
   auto *grad_feat = static_cast<T*>(args.grad_feat), *grad_addend = static_cast<T*>(args.grad_addend);
-  with_index(args.edges.is_int64, [&](auto i) {
-    const auto* row = static_cast<const TypeOf<decltype(i)>*>(args.edges.row);
-    const auto* col = static_cast<const TypeOf<decltype(i)>*>(args.edges.col);
-    for (int64_t e = 0; e < args.edges.num_edges; ++e) {
-      const int64_t at_col = col[e] * args.dim, at_edge = e * args.dim;
-      differentiate_relu_row(feat + at_col, addend + at_edge, grad + row[e] * args.dim, begin, end,
-                             grad_feat ? grad_feat + at_col : nullptr, grad_addend ? grad_addend + at_edge : nullptr);
-    }
+  each_edge(args.edges, 0, args.edges.num_edges, [&](int64_t e, int64_t row, int64_t col) {
+    const int64_t at_col = col * args.dim, at_edge = e * args.dim;
+    differentiate_relu_row(feat + at_col, addend + at_edge, grad + row * args.dim, begin, end,
+                           grad_feat ? grad_feat + at_col : nullptr, grad_addend ? grad_addend + at_edge : nullptr);
   });
 }
 
@@ -131,25 +135,33 @@ static void coo_relu_backward(const CooReluBackwardArgs& args, int64_t begin, in
 
 template <bool kWeighted, class T>
 HALFGNN_NOINLINE void add_rows(const CooSumArgs& given, int64_t begin, int64_t end) {
-  const CooSumArgs args = given;  // which no store can change
+  const CooSumArgs args = given;
   const auto *feat = static_cast<const T*>(args.feat), *weight = static_cast<const T*>(args.weight);
   auto* out = static_cast<T*>(args.out);
-  with_index(args.edges.is_int64, [&](auto i) {
-    const auto* row = static_cast<const TypeOf<decltype(i)>*>(args.edges.row);
-    const auto* col = static_cast<const TypeOf<decltype(i)>*>(args.edges.col);
-    for (int64_t e = 0; e < args.edges.num_edges; ++e)
-      add_row<kWeighted>(feat + col[e] * args.dim, kWeighted ? weight[e] : T{1}, begin, end, out + row[e] * args.dim);
+  each_edge(args.edges, 0, args.edges.num_edges, [&](int64_t e, int64_t row, int64_t col) {
+    add_row<kWeighted>(feat + col * args.dim, kWeighted ? weight[e] : T{1}, begin, end, out + row * args.dim);
   });
+}
+
+template <class T>
+HALFGNN_INLINE void add_edges(const CooSumArgs& args, int64_t begin, int64_t end) {
+  if (args.addend != nullptr)
+    return args.has_relu ? add_rows_of_sums<true, T>(args, begin, end) : add_rows_of_sums<false, T>(args, begin, end);
+  return args.weight != nullptr ? add_rows<true, T>(args, begin, end) : add_rows<false, T>(args, begin, end);
 }
 
 // The columns [begin, end) of the sum.
 static void coo_sum(const CooSumArgs& args, int64_t begin, int64_t end) {
-  const bool is_weighted = args.weight != nullptr;
-  if (args.addend != nullptr)
-    return args.is_double ? add_relu_rows<double>(args, begin, end) : add_relu_rows<float>(args, begin, end);
-  if (args.is_double)
-    return is_weighted ? add_rows<true, double>(args, begin, end) : add_rows<false, double>(args, begin, end);
-  return is_weighted ? add_rows<true, float>(args, begin, end) : add_rows<false, float>(args, begin, end);
+  args.is_double ? add_edges<double>(args, begin, end) : add_edges<float>(args, begin, end);
+}
+
+// The rows of the edges [begin, end).
+static void coo_gather(const CooGatherArgs& args, int64_t begin, int64_t end) {
+  with_index(args.is_int64, [&](auto i) {
+    const auto* ids = static_cast<const TypeOf<decltype(i)>*>(args.ids);
+    char* out = static_cast<char*>(args.out) + begin * args.row_bytes;
+    gather_moves(args.feat, ids + begin, end - begin, args.row_bytes, out);
+  });
 }
 
 template <class T>
@@ -170,11 +182,8 @@ HALFGNN_INLINE T dot(const T* x, const T* y, int64_t n) {
 template <class T>
 HALFGNN_NOINLINE void dot_rows(const CooDotArgs& args, int64_t begin, int64_t end) {
   const auto *lhs = static_cast<const T*>(args.lhs), *rhs = static_cast<const T*>(args.rhs);
-  with_index(args.edges.is_int64, [&](auto i) {
-    const auto* row = static_cast<const TypeOf<decltype(i)>*>(args.edges.row);
-    const auto* col = static_cast<const TypeOf<decltype(i)>*>(args.edges.col);
-    for (int64_t e = begin; e < end; ++e)
-      static_cast<T*>(args.out)[e] = dot(lhs + row[e] * args.dim, rhs + col[e] * args.dim, args.dim);
+  each_edge(args.edges, begin, end, [&](int64_t e, int64_t row, int64_t col) {
+    static_cast<T*>(args.out)[e] = dot(lhs + row * args.dim, rhs + col * args.dim, args.dim);
   });
 }
 
@@ -208,6 +217,6 @@ static void divide_rows(const DivideRowsArgs& args, int64_t begin, int64_t end) 
 }
 
 extern const CooSumKernels kCooSum;
-const CooSumKernels kCooSum = {coo_sum, coo_dot, coo_relu_backward, divide_rows};
+const CooSumKernels kCooSum = {coo_sum, coo_gather, coo_dot, coo_relu_backward, divide_rows};
 
 }  // namespace halfgnn::HALFGNN_ISA

@@ -36,6 +36,7 @@ struct CodeSumKernels {
 };
 struct CooSumKernels {
   void (*sum)(const CooSumArgs&, int64_t column_begin, int64_t column_end);
+  void (*gather)(const CooGatherArgs&, int64_t edge_begin, int64_t edge_end);
   void (*dot)(const CooDotArgs&, int64_t edge_begin, int64_t edge_end);
   void (*relu_backward)(const CooReluBackwardArgs&, int64_t column_begin, int64_t column_end);
   void (*divide_rows)(const DivideRowsArgs&, int64_t row_begin, int64_t row_end);

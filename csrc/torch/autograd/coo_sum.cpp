@@ -8,7 +8,7 @@ struct CooSum {
   static constexpr const char* kName = "coo_sum";
   static constexpr size_t kDifferentiable = 1;
   static constexpr const char* kSchema =
-      "coo_sum(Tensor row, Tensor col, Tensor feat, Tensor? rhs, str op, str reduce, SymInt num_rows) -> Tensor";
+      "coo_sum(Tensor? row, Tensor? col, Tensor feat, Tensor? rhs, str op, str reduce, SymInt num_rows) -> Tensor";
   enum Place : size_t { kRow, kCol, kFeat, kRhs, kOp, kReduce, kNumRows, kNumCols };
 
   static std::vector<size_t> operands() { return {kFeat, kRhs}; }
@@ -22,9 +22,10 @@ struct CooSum {
   static void keep(Values& x, const Values& /*results*/) {
     const bool need_feat = requires_grad(x[kFeat]), need_rhs = requires_grad(x[kRhs]);
     x.emplace_back(x[kFeat].toTensor().sym_size(0));
-    const bool reads_both = x[kOp].toStringRef() == "relu_add";
-    if (!need_rhs && !reads_both) x[kFeat] = IValue();
-    if (!need_feat && !reads_both) x[kRhs] = IValue();
+    const std::string& op = x[kOp].toStringRef();
+    const bool reads_both = op == "relu_add", is_product = op == "mul";
+    if (!reads_both && !(is_product && need_rhs)) x[kFeat] = IValue();
+    if (!reads_both && !(is_product && need_feat)) x[kRhs] = IValue();
   }
 
   static Tensors gradients(const Values& x, const Tensors& grads, const Needs& needs) {

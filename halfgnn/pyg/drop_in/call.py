@@ -33,6 +33,18 @@ def current_call() -> list[Any] | None:
     return getattr(_last, "call", None)
 
 
+def few_before(index: Tensor, values: Tensor) -> bool:
+    """Whether an index is a row of the last call's edge_index, of which no fewer values were found to be FEW. They are counted."""
+    call = getattr(_last, "call", None)
+    if call is None or call[FEW] is None or index.is_inference() or index._base is None:
+        return False
+    num_values, count = call[FEW]
+    if values.is_cuda or values.numel() > num_values or index._base is not call[0]():
+        return False
+    count[1] += values.numel()
+    return True
+
+
 def current_edges() -> Tensor | None:
     """The edge_index of the last call in this thread, if it is a dense tensor that is alive."""
     call = getattr(_last, "call", None)

@@ -40,6 +40,7 @@ FEW_SUMMED = min(LIMITS["message"].known)  # so many values of messages fall bac
 FEW = FEW_SUMMED // 4  # so many fall back to PyG whatever becomes of them
 FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messages of usual width gain
 FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that are PyTorch's
+EDGE_LIST = 4_096  # values that coo_sum gathers for an edge list or adds up
 FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or edge_index that is new, whatever the width
 DOT_STEPS = 2_097_152  # values of dot attention without edges: from here on its steps are faster than one operator
 PRODUCTS_SAVED = 4_194_304  # multiplications for zeros: as long as to read and sort the edges of a batch

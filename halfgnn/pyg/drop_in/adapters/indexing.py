@@ -27,6 +27,7 @@ from ....graphs_by_tensor.store import is_heard_of, is_known, note_selection, se
 from .. import relations, thresholds
 from ..accounts import fell_back
 from ..call import current_edges
+from ..edge_lists import taken
 from ..gate import FallBack, eager_reason, ids_reason, require
 from ..message import gather, message_of
 from ..options import ON
@@ -79,7 +80,7 @@ def _read_by_index_select(x: Tensor, index: Tensor) -> Tensor | None:
     if not is_plain or (x.requires_grad and x.dtype in HALF) or mode_reason() is not None:
         return None
     try:
-        return _select_rows(x, 0, index)
+        return taken(x, index)
     except (IndexError, RuntimeError):
         return None
 

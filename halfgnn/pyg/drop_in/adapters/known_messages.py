@@ -1,4 +1,5 @@
-"""``MessagePassing.propagate`` of modules whose messages are rows of sources, these times a weight, or GINEConv's: one operator.
+"""``MessagePassing.propagate`` of modules whose messages are rows of sources, these times a weight, or these plus rows of edges and
+perhaps their relu: one operator.
 
 Such messages need not be made to see what they are: a class says so with the code of its message(). So nothing is collected, called
 or recorded between propagate() and the sum. That is gspmm's if there is a Graph. For a few values it is coo_sum's, which reads the
@@ -13,8 +14,10 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import TensorBase
+from torch.nn import functional
+from torch.nn.functional import relu
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn import Linear, MessagePassing
 
@@ -32,6 +35,7 @@ from ...modules.base import ONE_PASS, propagates, reduction_of
 from .. import thresholds
 from ..accounts import accounts, fell_back, routed
 from ..call import begin, module_reason
+from ..edge_lists import may_add
 from ..gate import ids_reason, rows_reason
 from ..options import ON
 from ..size import Size, has_gradient, is_new_and_small, weighed
@@ -39,20 +43,34 @@ from .scatter import added_up
 
 _select_rows = TensorBase.index_select  # PyTorch's own: Tensor has a wrapper of it
 _NOT_HALF = (torch.float32, torch.float64)
-_LINEAR = (torch.nn.Linear, Linear)
+_LINEAR = (nn.Linear, Linear)
+
+
+class Form(NamedTuple):
+    """A form of message(): the operator of coo_sum that it is.
+
+    op: with rows of edges for add and relu_add, and a weight for each edge for mul. has_layer: a layer of the module may make
+    these rows.
+    """
+
+    op: str
+    may_lack_weight: bool = False
+    has_layer: bool = False
 
 
 class Known(NamedTuple):
     """What a message() is known to return.
 
-    features: the name of x_j without its ending. weight: the name of the weights of edges, None if there are none; with has_rows,
-    of rows of edges. functions: those of the class of which this was found out, and the code of the first.
+    features: the name of x_j without its ending. weight: the name of the weights of edges, or of their rows; None if there are
+    none. has_update: the class has an update(), of the sums alone. globals: of message(), and the names by which it finds relu in
+    them. functions: those of the class of which this was found out, and the code of the first.
     """
 
+    form: Form
     features: str
     weight: str | None
-    may_lack_weight: bool
-    has_rows: bool
+    has_update: bool
+    globals: tuple[dict[str, Any], tuple[str, ...]] | None
     functions: tuple[Any, ...]
 
 
@@ -76,17 +94,58 @@ def _relu_of_sum(self, x_j, edge_attr):  # type: ignore[no-untyped-def]
     return (x_j + edge_attr).relu()
 
 
+def _sum(self, x_j, edge_attr):  # type: ignore[no-untyped-def]
+    return x_j + edge_attr
+
+
+def _relu_method(self, x_j, edge_attr):  # type: ignore[no-untyped-def]
+    return (x_j + edge_attr).relu()
+
+
+def _relu_by_name(self, x_j, edge_attr):  # type: ignore[no-untyped-def]
+    return relu(x_j + edge_attr)
+
+
+def _relu_of_module(self, x_j, edge_attr):  # type: ignore[no-untyped-def]
+    return functional.relu(x_j + edge_attr)
+
+
+def _relu_of_nn(self, x_j, edge_attr):  # type: ignore[no-untyped-def]
+    return nn.functional.relu(x_j + edge_attr)
+
+
+def _relu_of_package(self, x_j, edge_attr):  # type: ignore[no-untyped-def]
+    return torch.nn.functional.relu(x_j + edge_attr)
+
+
 _UNUSUAL = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 
 
-def _key(code: CodeType) -> tuple[Any, ...]:
-    """What a function does, whatever its arguments are called and its docstring says."""
+def _key(code: CodeType, has_names: bool = True) -> tuple[Any, ...]:
+    """What a function does, whatever its arguments are called and its docstring says. has_names: of what it reads, too."""
     kinds = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_nlocals, code.co_flags & _UNUSUAL
     constants = tuple(None if x is None or isinstance(x, str) else (type(x), x) for x in code.co_consts)  # 1 == 1.0
-    return *kinds, code.co_code, code.co_names, constants, code.co_freevars
+    names = code.co_names if has_names else len(code.co_names)
+    return *kinds, code.co_code, names, constants, code.co_freevars
 
 
-_MESSAGES = {_key(message.__code__): message for message in (_rows, _weighted, _weighted_or_rows, _relu_of_sum)}
+_FORMS = {
+    _key(message.__code__): form
+    for message, form in (
+        (_rows, Form("copy_lhs")),
+        (_weighted, Form("mul")),
+        (_weighted_or_rows, Form("mul", may_lack_weight=True)),
+        (_relu_of_sum, Form("relu_add", has_layer=True)),
+        (_relu_method, Form("relu_add")),
+        (_sum, Form("add")),
+    )
+}
+# Those that call relu, by whatever names.
+_CALLS = {
+    _key(message.__code__, has_names=False)
+    for message in (_relu_by_name, _relu_of_module, _relu_of_nn, _relu_of_package)
+}
+_RELUS = (relu, torch.relu)
 # What MessagePassing does between propagate() and message(). A program may have its own.
 _BETWEEN = ("_check_input", "_set_size", "_index_select", "_index_select_safe")
 _STEPS = ("propagate", "collect", "message", "edge_update", "aggregate", "update", "message_and_aggregate", *_BETWEEN)
@@ -111,9 +170,15 @@ def known_message(conv: Any) -> Known | None:
 
 
 def _find_out(message: Any, aggregate: Any, update: Any, propagate: Any = None) -> Known | None:
-    if aggregate is not MessagePassing.aggregate or update is not MessagePassing.update:
+    if aggregate is not MessagePassing.aggregate or not isinstance(message, FunctionType):
         return None
-    if not isinstance(message, FunctionType) or (kind := _MESSAGES.get(_key(message.__code__))) is None:
+    has_update = update is not MessagePassing.update
+    if has_update and not (isinstance(update, FunctionType) and _takes_sums_alone(update.__code__)):
+        return None
+    form, names = _FORMS.get(_key(message.__code__)), None
+    if form is None and _key(message.__code__, has_names=False) in _CALLS:
+        form, names = Form("relu_add"), (message.__globals__, message.__code__.co_names)
+    if form is None:
         return None
     _, features, *weights = message.__code__.co_varnames
     if not features.endswith("_j") or any(name[-2:] in ("_i", "_j") for name in weights):
@@ -121,13 +186,21 @@ def _find_out(message: Any, aggregate: Any, update: Any, propagate: Any = None) 
     if not MessagePassing.special_args.isdisjoint((features, *weights)):  # propagate() gives them values of its own
         return None
     weight = weights[0] if weights else None
-    return Known(
-        features[:-2],
-        weight,
-        kind is _weighted_or_rows,
-        kind is _relu_of_sum,
-        (message, aggregate, update, message.__code__, propagate),
-    )
+    functions = message, aggregate, update, message.__code__, propagate
+    return Known(form, features[:-2], weight, has_update, names, functions)
+
+
+def _takes_sums_alone(code: CodeType) -> bool:
+    return code.co_argcount == 2 and code.co_kwonlyargcount == 0 and not code.co_flags & _UNUSUAL
+
+
+def _calls_relu(names: tuple[dict[str, Any], tuple[str, ...]]) -> bool:
+    """Whether the names of a call are those of PyTorch's relu now."""
+    found, (first, *attributes) = names[0], names[1]
+    function = found.get(first)
+    for name in attributes:
+        function = getattr(function, name, None)
+    return any(function is relu for relu in _RELUS)
 
 
 class _Sources(NamedTuple):
@@ -165,10 +238,20 @@ def propagated(conv: Any, edge_index: Tensor, kwargs: dict[str, Any]) -> Tensor 
     message = known_message(conv)
     if message is None or message.features not in kwargs:
         return None
+    rows = _propagated(message, conv, edge_index, kwargs)
+    return rows if rows is None or not message.has_update else conv.update(rows)
+
+
+def _propagated(message: Known, conv: Any, edge_index: Tensor, kwargs: dict[str, Any]) -> Tensor | None:
+    """What update() is given; None if the call falls back."""
     weight = None if message.weight is None else kwargs.get(message.weight)
     if len(kwargs) != 1 + (message.weight in kwargs) + ("size" in kwargs):
         return None
-    if message.weight is not None and weight is None and not (message.may_lack_weight and message.weight in kwargs):
+    if (
+        message.weight is not None
+        and weight is None
+        and not (message.form.may_lack_weight and message.weight in kwargs)
+    ):
         return None
     sources = _Sources.of(kwargs[message.features], kwargs.get("size"))
     if sources is None or edge_index.dim() != 2 or edge_index.shape[0] != 2:
@@ -176,8 +259,10 @@ def propagated(conv: Any, edge_index: Tensor, kwargs: dict[str, Any]) -> Tensor 
     reduction = reduction_of(conv.aggr_module)
     if reduction not in ONE_PASS or module_reason(conv) or not _is_usual(conv) or has_any_global_hook():
         return None
-    if message.has_rows:
-        out = _of_rows(conv, edge_index, sources, weight, reduction)
+    if message.form.op in ("add", "relu_add"):
+        if message.globals is not None and not _calls_relu(message.globals):
+            return None
+        out = _of_rows(message.form, conv, edge_index, sources, weight, reduction)
         if out is not None:
             begin(edge_index, [sources.num_src, sources.num_dst], conv)
         return out
@@ -195,9 +280,9 @@ def propagated(conv: Any, edge_index: Tensor, kwargs: dict[str, Any]) -> Tensor 
     return rows
 
 
-def _of_rows(conv: Any, edge_index: Tensor, sources: _Sources, rows: Any, reduction: str) -> Tensor | None:
-    """The sum or mean of relu(x_j + rows), of rows of edges that a layer may make. None unless there are few values."""
-    x, width, lin = sources.x, sources.x.shape[1], conv.lin
+def _of_rows(form: Form, conv: Any, edge_index: Tensor, sources: _Sources, rows: Any, reduction: str) -> Tensor | None:
+    """The sum or mean of x_j + rows or its relu, of rows of edges that a layer may make. None unless there are few values."""
+    x, width, lin = sources.x, sources.x.shape[1], conv.lin if form.has_layer else None
     size = Size(weighed(width * edge_index.shape[1], x), torch.is_grad_enabled(), "known message")
     if reduction not in ("sum", "mean") or not _are_rows_of_edges(rows, edge_index) or autocasts(x.device):
         return None
@@ -205,15 +290,16 @@ def _of_rows(conv: Any, edge_index: Tensor, sources: _Sources, rows: Any, reduct
         return None
     if lin is None and rows.shape[1] != width:
         return None
-    if _few_reason(edge_index, x, size) is None or not _may_add_edges(edge_index, x, rows):
+    if _few_reason(edge_index, x, size) is None or not may_add(edge_index, x, rows):
         return None
     src, dst = edge_index.unbind()
     try:
-        rows = _kept(rows) if lin is None else lin(rows)
-        out = coo_sum(dst, src, _kept(x), rows, reduction, sources.num_dst, op="relu_add")
+        rows, is_read = rows if lin is None else lin(rows), form.op == "relu_add"
+        rows = _kept(rows) if is_read and lin is None else rows
+        out = coo_sum(dst, src, _kept(x) if is_read else x, rows, reduction, sources.num_dst, op=form.op)
     except (RuntimeError, IndexError):  # torch_geometric raises its own
         return None
-    routed[f"coo_sum:u_relu_add_e_{reduction}"] += 1
+    routed[f"coo_sum:u_{form.op}_e_{reduction}"] += 1
     return out
 
 
@@ -255,7 +341,7 @@ def _added_up(
     """
     src, dst = edge_index.unbind()
     try:
-        if _may_add_edges(edge_index, sources.x, weight):
+        if may_add(edge_index, sources.x, weight):
             rows = _sum_of_edges(src, dst, sources, weight, reduction)
             routed[f"coo_sum:{'copy_u' if weight is None else 'u_mul_e'}_{reduction}"] += 1
             return rows
@@ -266,12 +352,6 @@ def _added_up(
         return None
     fell_back["propagate", reason] += 1
     return rows
-
-
-def _may_add_edges(edge_index: Tensor, x: Tensor, weight: Tensor | None) -> bool:
-    is_plain = type(edge_index) is Tensor and edge_index.is_cpu and x.layout is edge_index.layout is torch.strided
-    is_usual = is_plain and (weight is None or (type(weight) is Tensor and weight.dtype is x.dtype))
-    return is_usual and not torch.compiler.is_compiling() and mode_reason(may_be_watched=True) is None
 
 
 def _sum_of_edges(src: Tensor, dst: Tensor, sources: _Sources, weight: Tensor | None, reduction: str) -> Tensor:

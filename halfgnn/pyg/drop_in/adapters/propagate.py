@@ -20,6 +20,7 @@ from ....graphs_by_tensor.store import is_heard_of
 from .. import thresholds
 from ..accounts import accounts, fell_back
 from ..call import FEW, begin, current, current_call, current_edges, plain
+from ..edge_lists import taken
 from ..gate import FallBack, eager_reason, ids_reason, require
 from ..message import gather
 from ..size import Size, count_of, has_gradient, is_new_and_small
@@ -83,6 +84,8 @@ def _few_rows(self: Any, src: Tensor, index: Tensor) -> Tensor:
     if safe is not MessagePassing._index_select_safe or src.dtype in HALF:
         return self._index_select_safe(src, index)
     try:
+        if self.node_dim == 0 or self.node_dim + src.dim() == 0:
+            return taken(src, index)
         return _select_rows(src, self.node_dim, index)
     except (IndexError, RuntimeError):  # torch_geometric raises its own
         return self._index_select_safe(src, index)

@@ -10,7 +10,9 @@ from ....drop_in.gate import Reason
 from ....drop_in.wrappers import Route as Original
 from ....drop_in.wrappers import inline
 from ....expressions.rows import FEW_INDEXED, adds_in_half, are_plain_rows, as_int64, in_fp32
+from .. import edge_lists
 from ..accounts import fell_back, routed
+from ..call import few_before
 from ..calls import REDUCES, reduced_call
 from ..gate import Call, FallBack
 from ..message import Message, tensor_of
@@ -22,6 +24,7 @@ from .sizes import sized
 _NAMES = {name: f"gspmm:copy_e_{reduction}" for name, reduction in REDUCES.items()}
 # PyTorch's own: Tensor has wrappers of them.
 _scatter_add_, _index_add_ = TensorBase.scatter_add_, TensorBase.index_add_
+_ADDING = frozenset(("sum", "add", "mean"))
 _FEW_NUMBERS = 4096  # of one column, which index_add adds up as soon as scatter_add
 
 
@@ -32,6 +35,8 @@ def scatter(original: Original) -> Original:
     is_graph, of_groups = is_traced_by_dynamo, sized
     reductions, ordinary, message = REDUCES, Tensor, Message
     keys = {reduce: (name, Reason.FEW_VALUES) for reduce, name in _NAMES.items()}
+    first = ("gspmm:copy_e_sum", Reason.FIRST_USE_OF_INDEX)
+    of_few_before, adding = few_before, _ADDING
 
     def scatter_or_few(
         src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum"
@@ -42,6 +47,9 @@ def scatter(original: Original) -> Original:
             return original(src, index, dim, dim_size, reduce)
         if type(src) is not message and is_below(src, reductions.get(reduce)):
             counts[keys[reduce]] += 1
+            return few(original, src, index, dim, dim_size, reduce)
+        if reduce in adding and type(src) is ordinary and of_few_before(index, src):
+            counts[first] += 1
             return few(original, src, index, dim, dim_size, reduce)
         return route(original, src, index, dim, dim_size, reduce)
 
@@ -68,7 +76,9 @@ def _of_few(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: 
 
 
 def added_up(src: Tensor, index: Tensor, num_rows: int, is_mean: bool) -> Tensor:
-    """Sums or means (num_rows, *) of plain rows (E, *), by PyTorch's operators. It raises what they raise of wrong ids."""
+    """Sums or means (num_rows, *) of plain rows (E, *), by coo_sum or PyTorch's operators, with the errors of these."""
+    if (rows := edge_lists.added(src, index, num_rows, is_mean)) is not None:
+        return rows
     rank = src.dim()
     out = src.new_zeros((num_rows, *src.shape[1:]))
     if rank > 1 and src.requires_grad and src.numel() > FEW_INDEXED:
