@@ -121,10 +121,11 @@ void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t r
 
 // ---- any operator, broadcast and type
 
-// d message / d side, times the gradient. Elements of the message are numbered as in Broadcast.
-template <class Acc, class F>
-HALFGNN_INLINE void combine_gradient(const Broadcast& b, const Acc* grad, const Acc* lhs, const Acc* rhs, Acc* out,
-                                     F f) {
+// d message / d side, times the gradient. Elements of the message are numbered as in Broadcast. Every step is known to
+// the compiler: a loop of single stores would also delay the vectors that are loaded from them.
+template <int kOut, class Acc, class F>
+HALFGNN_INLINE void combine_gradient_of_step(const Broadcast& b, const Acc* grad, const Acc* lhs, const Acc* rhs,
+                                             Acc* out, F f) {
   with_steps(b.lhs_step, b.rhs_step, [&](auto steps) {
     using S = decltype(steps);
     for (int64_t o = 0; o < b.outer; ++o) {
@@ -132,9 +133,15 @@ HALFGNN_INLINE void combine_gradient(const Broadcast& b, const Acc* grad, const 
       const Acc* l = lhs + b.lhs_offset[o];
       const Acc* r = rhs + b.rhs_offset[o];
       Acc* m = out + o * b.inner;
-      for (int64_t i = 0; i < b.inner; ++i) m[i] = f(g[i * b.out_step], l[i * S::kLhs], r[i * S::kRhs]);
+      for (int64_t i = 0; i < b.inner; ++i) m[i] = f(g[i * kOut], l[i * S::kLhs], r[i * S::kRhs]);
     }
   });
+}
+template <class Acc, class F>
+HALFGNN_INLINE void combine_gradient(const Broadcast& b, const Acc* grad, const Acc* lhs, const Acc* rhs, Acc* out,
+                                     F f) {
+  if (b.out_step) return combine_gradient_of_step<1>(b, grad, lhs, rhs, out, f);
+  combine_gradient_of_step<0>(b, grad, lhs, rhs, out, f);
 }
 template <class Acc>
 inline void form_gradient(Op op, Side side, const Broadcast& b, const Acc* grad, const Acc* lhs, const Acc* rhs,
@@ -182,16 +189,28 @@ inline void add_gradient(const Broadcast& b, Side side, const Acc* message, Acc*
   }
 }
 
+// Whether an operand has the elements of the message, in its order.
+inline bool is_whole(const Broadcast& b, Side side) {
+  const int64_t* offset = side == Side::kLhs ? b.lhs_offset : b.rhs_offset;
+  bool whole = (side == Side::kLhs ? b.lhs_step : b.rhs_step) != 0;
+  for (int64_t o = 0; whole && o < b.outer; ++o) whole = offset[o] == o * b.inner;
+  return whole;
+}
+
 // The gradient of one side, if it is wanted: summed over a row's edges, or over the broadcast of a single edge.
 template <class Acc>
 class GradientSink {
  public:
-  GradientSink(const GradientOut& out, int64_t len) : out_(out), len_(len), sums_(out.data ? len : 0) {
+  GradientSink(const GradientOut& out, int64_t len, const Broadcast& b, Side side)
+      : out_(out), len_(len), side_(side), stores_(out.by_edge && is_whole(b, side)), sums_(out.data ? len : 0) {
     total_ = sums_.start();
   }
   explicit operator bool() const { return out_.data != nullptr; }
-  Acc* total() { return total_; }
-  void end_edge(int64_t edge) {
+  Side side() const { return side_; }
+  // Adds the gradient of an edge, of the shape of the message.
+  void add(const Broadcast& b, const Acc* message, int64_t edge) {
+    if (stores_) return encode(message, len_, out_.type, out_.data, edge);
+    add_gradient<Acc>(b, side_, message, total_);
     if (out_.by_edge) return flush(edge);
     sums_.added(1);
   }
@@ -206,6 +225,8 @@ class GradientSink {
   }
   GradientOut out_;
   int64_t len_;
+  const Side side_;
+  const bool stores_;  // of each edge, without a sum
   RunningSum<Acc> sums_;
   Acc* total_;
 };
@@ -223,7 +244,9 @@ template <class Acc>
 void backward_rows(const BackwardArgs& args, int64_t row_begin, int64_t row_end) {
   const Adjacency adj(args.topology);
   DecodedRow<Acc> grad_row(args.grad), lhs_row(args.lhs), rhs_row(args.rhs);
-  GradientSink<Acc> lhs_sink(args.grad_lhs, args.lhs.len), rhs_sink(args.grad_rhs, args.rhs.len);
+  const Broadcast& b = args.broadcast;
+  GradientSink<Acc> lhs_sink(args.grad_lhs, args.lhs.len, b, Side::kLhs);
+  GradientSink<Acc> rhs_sink(args.grad_rhs, args.rhs.len, b, Side::kRhs);
   Buffer<Acc> message(args.message_len);
   const Ids arg(args.arg, args.topology.is_int64);
   const InverseDegrees<Acc> scale(args.mean_indptr, args.topology);
@@ -249,14 +272,13 @@ void backward_rows(const BackwardArgs& args, int64_t row_begin, int64_t row_end)
       }
       const Acc* l = lhs_row.at(row, col, edge);
       const Acc* r = rhs_row.at(row, col, edge);
-      auto add_side = [&](GradientSink<Acc>& sink, Side side) {
+      const auto add_to = [&](GradientSink<Acc>& sink) {
         if (!sink) return;
-        form_gradient<Acc>(args.op, side, args.broadcast, g, l, r, message.get());
-        add_gradient<Acc>(args.broadcast, side, message.get(), sink.total());
-        sink.end_edge(edge);
+        form_gradient<Acc>(args.op, sink.side(), b, g, l, r, message.get());
+        sink.add(b, message.get(), edge);
       };
-      add_side(lhs_sink, Side::kLhs);
-      add_side(rhs_sink, Side::kRhs);
+      add_to(lhs_sink);
+      add_to(rhs_sink);
     }
     lhs_sink.end_row(row);
     rhs_sink.end_row(row);
