@@ -105,6 +105,27 @@ bool sum_gradient(const Backend& backend, const Topology& topology, Op op, bool 
   return true;
 }
 
+// The gradient of a factor at the row of a product without broadcasting: the sum of the other factors of its edges,
+// each times grad. Returns false if the kernel does not take it.
+bool product_gradient(const Backend& backend, const Topology& topology, Op op, const Feature& grad,
+                      const Feature& other, const BroadcastPlan& plan, Tensor& out) {
+  if (op != Op::kMul || !plan.is_elementwise() || other.operand.target != Target::kCol) return false;
+  EdgeSumArgs args;
+  args.topology = topology;
+  args.feat = other.operand.data;
+  args.feat_rows = other.operand.rows;
+  args.edge = grad.operand.data;
+  args.type = other.operand.type;
+  args.edge_type = grad.operand.type;
+  args.dim = plan.out_len;
+  args.out = out.mutable_data_ptr();
+  args.out_type = dtype_of(out.scalar_type(), "out");
+  const bool has_type = args.out_type == args.type || args.out_type == DType::kFloat;
+  if (!has_type || !backend.has_edge_sum_kernel(args.type, args.dim)) return false;
+  backend.edge_sum(args);
+  return true;
+}
+
 Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, bool by_src,
                        string_view op_name, string_view side_name, const Tensor& grad_out,
                        const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, string_view lhs_target,
@@ -119,7 +140,12 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   const Target lhs_at = parse_target(lhs_target, by_src), rhs_at = parse_target(rhs_target, by_src);
   const Feature grad = feature_of(grad_out, "grad", Target::kEdge, device);
-  const Feature lhs = feature_of(lhs_data, "lhs", lhs_at, device), rhs = feature_of(rhs_data, "rhs", rhs_at, device);
+  // An operand that is not read is not made contiguous either.
+  const auto read = [&](const OptionalTensor& data, Side side) {
+    return gradient_reads(op, side, lhs_side, !lhs_side) ? OptionalRef(data) : OptionalRef();
+  };
+  const Feature lhs = feature_of(read(lhs_data, Side::kLhs), "lhs", lhs_at, device),
+                rhs = feature_of(read(rhs_data, Side::kRhs), "rhs", rhs_at, device);
   const Target own = lhs_side ? lhs_at : rhs_at;
   CHECK_VALUE(own != Target::kCol, "by_src is ", by_src, "; the gradient needs rows that are the operand's nodes");
   const BroadcastPlan plan = plan_of(op, trailing(lhs_shape), trailing(rhs_shape));
@@ -140,7 +166,9 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
   const auto shape = lhs_side ? lhs_shape : rhs_shape;
 
   Tensor out = new_result(shape, grad_out.options().dtype(dtype));
-  if (own == Target::kRow && sum_gradient(backend, topology, op, lhs_side, grad, lhs_side ? rhs : lhs, plan, out))
+  const Feature& other = lhs_side ? rhs : lhs;
+  if (own == Target::kRow && (sum_gradient(backend, topology, op, lhs_side, grad, other, plan, out) ||
+                              product_gradient(backend, topology, op, grad, other, plan, out)))
     return out;
   BackwardArgs args;
   args.topology = topology;
