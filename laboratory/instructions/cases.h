@@ -136,6 +136,22 @@ Call copy_u_max_backward(const Context& c) {
     for (int64_t slice = 0; slice < slices; ++slice) c.kernels.copy_reduce.scatter(columns, slice, 0, kNodes, sums);
   };
 }
+// The gradients of a maximum of rows of edges, which only the general kernel makes.
+Call copy_e_max_backward(const Context& c) {
+  const CopyReduceArgs forward = reduce_args(c);
+  c.kernels.copy_reduce.forward(forward, 0, kNodes);
+  const Shape shape{c.shape.len()};
+  const auto plan = std::make_shared<BroadcastPlan>(shape, shape, Op::kCopyRhs);
+  BackwardArgs args;
+  args.topology = c.graph.csc;
+  args.op = Op::kCopyRhs;
+  args.grad = operand(c, c.nodes(), c.shape.len(), Target::kRow);
+  args.rhs.len = args.message_len = c.shape.len();
+  args.broadcast = plan->view();
+  args.arg = forward.arg_max;
+  args.grad_rhs = {c.new_edge_rows(), c.shape.type, true};
+  return [=] { c.kernels.backward.general(args, 0, plan ? kNodes : 0); };
+}
 // What the vector kernels are there to avoid: the controls of the comparison.
 Call u_mul_e_sum_general(const Context& c) {
   const BroadcastPlan plan({c.shape.heads, c.shape.dim}, {c.shape.heads, 1}, Op::kMul);
@@ -406,6 +422,8 @@ bool takes_reduce(const KernelTable& kernels, const Size& shape) {
   return kernels.has_reduce_kernel(shape.type, shape.len(), 1);
 }
 
+bool takes_coo(const KernelTable&, const Size& shape) { return shape.type == DType::kFloat; }
+
 bool takes_codes(const KernelTable&, const Size& shape) { return shape.type != DType::kDouble; }
 
 struct Operator {
@@ -419,6 +437,11 @@ constexpr Operator kOperators[] = {
     {"copy_u_max", copy_u_max, false, takes_reduce},
     {"copy_u_max backward to winners", copy_u_max_backward, false, takes_reduce},
     {"copy_u_max by the general kernel", copy_u_max_general, false},
+    {"copy_e_max backward", copy_e_max_backward, false, takes_reduce},
+    {"coo_sum", coo_copies, false, takes_coo},
+    {"coo_sum of weighted rows", coo_weighted, false, takes_coo},
+    {"coo_sum of rows of edges", coo_edge_rows, false, takes_coo},
+    {"coo_sum of u_relu_add_e", coo_relu_add, false, takes_coo},
     {"copy_u_reduce", copy_u_reduce, false, takes_reduce},
     {"copy_u_reduce backward", copy_u_reduce_backward, false, takes_reduce},
     {"u_mul_e_sum", u_mul_e_sum, true, takes_sum},

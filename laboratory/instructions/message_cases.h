@@ -1,6 +1,8 @@
 // Cases of operators on rows of nodes with rows of edges.
 #pragma once
 
+#include <cstring>
+
 #include "context.h"
 
 namespace halfgnn {
@@ -43,6 +45,41 @@ Call relu_add_rows(const Context& c) { return edge_sum(c, Op::kReluAdd, c); }
 Call relu_add_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kReluAdd, c); }
 Call relu_add_rows_to_fp32(const Context& c) { return edge_sum(c, Op::kReluAdd, with_fp32(c)); }
 Call relu_add_rows_to_fp32_backward(const Context& c) { return edge_sum_backward(c, Op::kReluAdd, with_fp32(c)); }
+
+// The edges of the graph as a list that is not sorted by its rows, in fp32.
+CooSumArgs coo_args(const Context& c) {
+  CooSumArgs args;
+  const Topology& topology = c.graph.csc;
+  args.edges = {topology.indices, c.graph.csr.indices, c.graph.num_edges, topology.is_int64};
+  args.feat = c.nodes();
+  args.dim = c.shape.len();
+  args.out = c.new_nodes();
+  return args;
+}
+Call coo_sum(const Context& c, const CooSumArgs& args) {
+  return [=] {
+    memset(args.out, 0, static_cast<size_t>(kNodes * args.dim) * sizeof(float));
+    c.kernels.coo_sum.sum(args, 0, args.dim);
+  };
+}
+Call coo_copies(const Context& c) { return coo_sum(c, coo_args(c)); }
+Call coo_weighted(const Context& c) {
+  CooSumArgs args = coo_args(c);
+  args.weight = c.edges();
+  return coo_sum(c, args);
+}
+Call coo_edge_rows(const Context& c) {
+  CooSumArgs args = coo_args(c);
+  args.edges.col = nullptr;
+  args.feat = c.edge_rows();
+  return coo_sum(c, args);
+}
+Call coo_relu_add(const Context& c) {
+  CooSumArgs args = coo_args(c);
+  args.addend = c.edge_rows();
+  args.has_relu = true;
+  return coo_sum(c, args);
+}
 
 Call u_add_v_add_e(const Context& c) {
   SddmmAddArgs args;
