@@ -8,6 +8,7 @@ import torch.nn.functional as F
 import torch_geometric.nn as upstream
 from torch import nn
 from torch.nn.functional import relu
+from torch_geometric import utils
 
 import halfgnn.pyg
 from halfgnn.pyg.drop_in import thresholds
@@ -224,6 +225,21 @@ def test_errors_of_ids_are_those_of_pyg(row, wrong):
     def error():
         with pytest.raises((IndexError, RuntimeError)) as caught:
             conv(x, index.clone(), data)
+        return caught.type, str(caught.value)
+
+    expected = error()
+    with halfgnn.pyg.accelerate():
+        assert error() == expected
+
+
+@pytest.mark.parametrize("num_ids, wrong, num_rows", [(EDGES - 1, 0, 10), (EDGES, 10, 10), (EDGES, 0, -1)])
+def test_errors_of_sums_are_those_of_pyg(num_ids, wrong, num_rows):
+    index = torch.zeros(num_ids, dtype=torch.int64)
+    index[5] = wrong
+
+    def error():
+        with pytest.raises((IndexError, RuntimeError)) as caught:
+            utils.scatter(torch.ones(EDGES, WIDTH), index, 0, num_rows)
         return caught.type, str(caught.value)
 
     expected = error()

@@ -19,6 +19,7 @@ from .size import has_gradient
 _select_rows = TensorBase.index_select  # PyTorch's own: Tensor has a wrapper of it
 _NOT_HALF = (torch.float32, torch.float64)  # coo_sum rounds sums of fp16 and bf16 once, and PyTorch at each step
 _PLAIN = (Tensor, nn.Parameter)
+_ERRORS = (RuntimeError, IndexError, TypeError, ValueError)  # of coo_sum; PyTorch raises its own of the same call
 
 
 def may_add(index: Tensor, *operands: Tensor | None) -> bool:
@@ -46,15 +47,18 @@ def taken(x: Tensor, index: Tensor) -> Tensor:
         return _select_rows(x, 0, index)
     try:
         return coo_sum(None, index, x, None, "sum", index.shape[0])
-    except (RuntimeError, IndexError, TypeError, ValueError):
+    except _ERRORS:
         return _select_rows(x, 0, index)
 
 
 def added(rows: Tensor, index: Tensor, num_rows: int, is_mean: bool) -> Tensor | None:
-    """Sums or means (num_rows, *) of rows (E, *); None if they are few, or not coo_sum's."""
+    """Sums or means (num_rows, *) of rows (E, *); None if they are few, wrong or not coo_sum's."""
     if rows.numel() < thresholds.EDGE_LIST or not may_add(index, rows):
         return None
     reduce = "mean" if is_mean else "sum"
-    out = coo_sum(index, None, rows, None, reduce, num_rows)
+    try:
+        out = coo_sum(index, None, rows, None, reduce, num_rows)
+    except _ERRORS:
+        return None
     routed[f"coo_sum:copy_e_{reduce}"] += 1
     return out
