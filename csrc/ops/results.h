@@ -20,6 +20,9 @@ T* data_or_null(Tensor& tensor, bool is_wanted) {
 }
 inline const void* data_or_null(const Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
 
+// x in that type, without a call of PyTorch if it has it.
+inline Tensor as_type(const Tensor& x, ScalarType type) { return x.scalar_type() == type ? x : x.to(type); }
+
 // The type in which values of x are summed, and results that are not rounded are returned.
 inline ScalarType accumulator(const Tensor& x) {
   return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;

@@ -60,7 +60,7 @@ Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, co
   Tensor out = zeros(with_rows(num_rows, plan.out_shape), grad.tensor.options());
   if (out.numel() == 0) return out;
   if (is_argument_reduce(reduce)) check_arg(*arg_data, grad_out, offsets);
-  const Tensor arg = is_argument_reduce(reduce) ? arg_data->contiguous().to(offsets.scalar_type()) : Tensor();
+  const Tensor arg = is_argument_reduce(reduce) ? as_type(arg_data->contiguous(), offsets.scalar_type()) : Tensor();
   BackwardArgs args;
   args.topology = topology;
   args.op = Op::kCopyRhs;

@@ -257,7 +257,7 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
   args.broadcast = b.plan.view();
   args.message_len = b.plan.outer * b.plan.inner;
   args.mean_indptr = b.mean_indptr;
-  const Tensor winners = b.arg ? b.arg->to(b.topology.is_int64 ? ScalarType::Long : ScalarType::Int) : Tensor();
+  const Tensor winners = b.arg ? as_type(*b.arg, b.topology.is_int64 ? ScalarType::Long : ScalarType::Int) : Tensor();
   args.arg = data_or_null(winners);
   if (grad_lhs.numel())
     args.grad_lhs = {grad_lhs.mutable_data_ptr(), dtype_of(grad_lhs.scalar_type(), "grad_lhs"), false};
@@ -268,7 +268,7 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
 
 // Gradient of lhs alone, of copies of which the largest or smallest were taken.
 void extremum_grad_lhs(const Backward& b, Reduce reduce, const Topology& in_edges, Tensor& grad_lhs) {
-  const Tensor winners = b.arg->scalar_type() == ScalarType::Int ? *b.arg : b.arg->to(ScalarType::Int);
+  const Tensor winners = as_type(*b.arg, ScalarType::Int);
   CopyReduceBackwardArgs args;
   args.topology = b.topology;
   args.in_edges = in_edges;

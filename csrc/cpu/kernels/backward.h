@@ -231,12 +231,13 @@ class GradientSink {
   Acc* total_;
 };
 
-// Clears those of n values whose winner, arg[first] and on, is another edge.
+// out = those of n values whose winner, arg[first] and on, is this edge, and 0 for the others.
 template <class Acc>
-HALFGNN_NOINLINE void keep_winners(const Ids& arg, int64_t first, int64_t n, int64_t edge, Acc* g) {
+HALFGNN_NOINLINE void keep_winners(const Ids& arg, int64_t first, int64_t n, int64_t edge, const Acc* __restrict__ g,
+                                   Acc* __restrict__ out) {
   arg.resolve([&](const auto* winner) {
     const auto id = static_cast<std::decay_t<decltype(*winner)>>(edge);
-    for (int64_t i = 0; i < n; ++i) g[i] = winner[first + i] == id ? g[i] : Acc(0);
+    for (int64_t i = 0; i < n; ++i) out[i] = winner[first + i] == id ? g[i] : Acc(0);
   });
 }
 
@@ -247,7 +248,7 @@ void backward_rows(const BackwardArgs& args, int64_t row_begin, int64_t row_end)
   const Broadcast& b = args.broadcast;
   GradientSink<Acc> lhs_sink(args.grad_lhs, args.lhs.len, b, Side::kLhs);
   GradientSink<Acc> rhs_sink(args.grad_rhs, args.rhs.len, b, Side::kRhs);
-  Buffer<Acc> message(args.message_len);
+  Buffer<Acc> message(args.message_len), reaching(args.grad.len);
   const Ids arg(args.arg, args.topology.is_int64);
   const InverseDegrees<Acc> scale(args.mean_indptr, args.topology);
   const int64_t grad_len = args.grad.len;
@@ -262,18 +263,21 @@ void backward_rows(const BackwardArgs& args, int64_t row_begin, int64_t row_end)
         lhs_row.prefetch(ids.column(ahead), ids.edge_id(ahead));
         rhs_row.prefetch(ids.column(ahead), ids.edge_id(ahead));
       }
-      Acc* g = grad_row.at(row, col, edge);
+      const Acc* g = grad_row.at(row, col, edge);
       const int64_t node = grad_row.locate(row, col, edge);
-      if (scale || arg) {
-        const Acc factor = scale ? scale[node] : Acc{1};
-        for (int64_t i = 0; scale && i < grad_len; ++i) g[i] *= factor;
-        if (arg) keep_winners(arg, node * grad_len, grad_len, edge, g);
-        grad_row.spoil();
+      if (scale) {
+        const Acc factor = scale[node];
+        for (int64_t i = 0; i < grad_len; ++i) reaching[i] = g[i] * factor;
+        g = reaching;
+      } else if (arg) {
+        keep_winners(arg, node * grad_len, grad_len, edge, g, reaching.get());
+        g = reaching;
       }
       const Acc* l = lhs_row.at(row, col, edge);
       const Acc* r = rhs_row.at(row, col, edge);
       const auto add_to = [&](GradientSink<Acc>& sink) {
         if (!sink) return;
+        if (is_copy(args.op)) return sink.add(b, g, edge);
         form_gradient<Acc>(args.op, sink.side(), b, g, l, r, message.get());
         sink.add(b, message.get(), edge);
       };

@@ -86,8 +86,6 @@ class DecodedRow {
     const char* p = static_cast<const char*>(operand_.data) + locate(0, col, edge) * bytes;
     for (int64_t i = 0; i < bytes && i < 512; i += 64) __builtin_prefetch(p + i);
   }
-  // To be called after changing the buffer: the row is decoded again next time.
-  void spoil() { current_ = -1; }
 
  private:
   Operand operand_;
