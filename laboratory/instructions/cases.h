@@ -58,7 +58,7 @@ Call copy_u_max_general(const Context& c) {
   const Shape shape{c.shape.heads, c.shape.dim};
   return general_spmm(c, Op::kCopyLhs, Reduce::kMax, {}, BroadcastPlan(shape, shape, Op::kCopyLhs));
 }
-CopyReduceArgs reduce_args(const Context& c) {
+CopyReduceArgs max_args(const Context& c) {
   CopyReduceArgs args;
   args.topology = c.graph.csc;
   args.feat = c.nodes();
@@ -66,6 +66,10 @@ CopyReduceArgs reduce_args(const Context& c) {
   args.type = args.out_type = c.shape.type;
   args.dim = c.shape.len();
   args.max = c.new_nodes();
+  return args;
+}
+CopyReduceArgs reduce_args(const Context& c) {
+  CopyReduceArgs args = max_args(c);
   args.arg_max = c.memory.empty(DType::kFloat, kNodes * c.shape.len(), Result::kIds);
   return args;
 }
@@ -138,7 +142,9 @@ Call copy_u_max_backward(const Context& c) {
 }
 // The gradients of a maximum of rows of edges, which only the general kernel makes.
 Call copy_e_max_backward(const Context& c) {
-  const CopyReduceArgs forward = reduce_args(c);
+  CopyReduceArgs forward = max_args(c);
+  forward.arg_is_int64 = c.graph.csc.is_int64;
+  forward.arg_max = c.memory.bytes(kNodes * c.shape.len() * size_of(DType::kDouble));
   c.kernels.copy_reduce.forward(forward, 0, kNodes);
   const Shape shape{c.shape.len()};
   const auto plan = std::make_shared<BroadcastPlan>(shape, shape, Op::kCopyRhs);
