@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from torch._C import TensorBase
 
 from ...drop_in.gate import mode_reason
-from ...ops.coo_sum import coo_sum
+from ...ops import coo_sum
 from . import thresholds
 from .accounts import routed
 from .size import has_gradient
 
 _select_rows = TensorBase.index_select  # PyTorch's own: Tensor has a wrapper of it
 _NOT_HALF = (torch.float32, torch.float64)  # coo_sum rounds sums of fp16 and bf16 once, and PyTorch at each step
+_OPERATOR, _RAW = coo_sum._CooSum.operator, coo_sum._coo_sum  # type: ignore[attr-defined]  # with and without a gradient
+_unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 _PLAIN = (Tensor, nn.Parameter)
 _ERRORS = (RuntimeError, IndexError, TypeError, ValueError)  # of coo_sum; PyTorch raises its own of the same call
 
@@ -46,7 +48,7 @@ def taken(x: Tensor, index: Tensor) -> Tensor:
     if num_values < thresholds.EDGE_LIST or not may_add(index, x):
         return _select_rows(x, 0, index)
     try:
-        return coo_sum(None, index, x, None, "sum", index.shape[0])
+        return _summed(None, index, x, "sum", index.shape[0])
     except _ERRORS:
         return _select_rows(x, 0, index)
 
@@ -57,8 +59,16 @@ def added(rows: Tensor, index: Tensor, num_rows: int, is_mean: bool) -> Tensor |
         return None
     reduce = "mean" if is_mean else "sum"
     try:
-        out = coo_sum(index, None, rows, None, reduce, num_rows)
+        out = _summed(index, None, rows, reduce, num_rows)
     except _ERRORS:
         return None
     routed[f"coo_sum:copy_e_{reduce}"] += 1
     return out
+
+
+def _summed(row: Tensor | None, col: Tensor | None, x: Tensor, reduce: str, num_rows: int) -> Tensor:
+    """coo_sum of copies. Nothing is asked here that may_add has asked, as such a call takes a few microseconds."""
+    operator = _OPERATOR if has_gradient(x) else _RAW
+    if operator is None or torch._C._len_torch_dispatch_stack() > 0:
+        return coo_sum.coo_sum(row, col, x, None, reduce, num_rows)
+    return operator(row, col, _unwrap_if_dead(x), None, "copy_lhs", reduce, num_rows)
