@@ -178,7 +178,7 @@ def _find_out(message: Any, aggregate: Any, update: Any, propagate: Any = None) 
     form, names = _FORMS.get(_key(message.__code__)), None
     if form is None and _key(message.__code__, has_names=False) in _CALLS:
         form, names = Form("relu_add"), (message.__globals__, message.__code__.co_names)
-    if form is None:
+    if form is None or (names is not None and not _calls_relu(names)):
         return None
     _, features, *weights = message.__code__.co_varnames
     if not features.endswith("_j") or any(name[-2:] in ("_i", "_j") for name in weights):
@@ -200,7 +200,7 @@ def _calls_relu(names: tuple[dict[str, Any], tuple[str, ...]]) -> bool:
     function = found.get(first)
     for name in attributes:
         function = getattr(function, name, None)
-    return any(function is relu for relu in _RELUS)
+    return any(function is known for known in _RELUS)
 
 
 class _Sources(NamedTuple):

@@ -24,7 +24,7 @@ from .sizes import sized
 _NAMES = {name: f"gspmm:copy_e_{reduction}" for name, reduction in REDUCES.items()}
 # PyTorch's own: Tensor has wrappers of them.
 _scatter_add_, _index_add_ = TensorBase.scatter_add_, TensorBase.index_add_
-_ADDING = frozenset(("sum", "add", "mean"))
+_ADDING = ("sum", "add", "mean")
 _FEW_NUMBERS = 4096  # of one column, which index_add adds up as soon as scatter_add
 
 
@@ -35,8 +35,8 @@ def scatter(original: Original) -> Original:
     is_graph, of_groups = is_traced_by_dynamo, sized
     reductions, ordinary, message = REDUCES, Tensor, Message
     keys = {reduce: (name, Reason.FEW_VALUES) for reduce, name in _NAMES.items()}
-    first = ("gspmm:copy_e_sum", Reason.FIRST_USE_OF_INDEX)
-    of_few_before, adding = few_before, _ADDING
+    first = {reduce: (_NAMES[reduce], Reason.FIRST_USE_OF_INDEX) for reduce in _ADDING}
+    of_few_before = few_before
 
     def scatter_or_few(
         src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum"
@@ -48,8 +48,8 @@ def scatter(original: Original) -> Original:
         if type(src) is not message and is_below(src, reductions.get(reduce)):
             counts[keys[reduce]] += 1
             return few(original, src, index, dim, dim_size, reduce)
-        if reduce in adding and type(src) is ordinary and of_few_before(index, src):
-            counts[first] += 1
+        if reduce in first and type(src) is ordinary and of_few_before(index, src):
+            counts[first[reduce]] += 1
             return few(original, src, index, dim, dim_size, reduce)
         return route(original, src, index, dim, dim_size, reduce)
 
