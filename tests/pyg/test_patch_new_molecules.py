@@ -11,7 +11,8 @@ from torch.nn.functional import relu
 from torch_geometric import utils
 
 import halfgnn.pyg
-from halfgnn.pyg.drop_in import thresholds
+from halfgnn.ops.coo_sum import coo_sum
+from halfgnn.pyg.drop_in import call, edge_lists, size, thresholds
 from tests import support
 
 pytestmark = pytest.mark.skipif(support.SIMULATED or "cpu" not in support.DEVICES, reason="sizes are those of a CPU")
@@ -89,6 +90,11 @@ class UpdatedByNodes(Molecules):
         return inputs + x
 
 
+class UpdatedByKeyword(Molecules):
+    def update(self, inputs, *, x):
+        return inputs - x
+
+
 class UpdatedByAnything(Molecules):
     def update(self, *inputs):
         return 2 * inputs[0]
@@ -129,7 +135,7 @@ def test_messages_are_summed_at_once(make, aggr, dtype):
     assert check(make(aggr=aggr), dtype) == {f"coo_sum:u_{'add' if make is Sums else 'relu_add'}_e_{aggr}": 1}
 
 
-@pytest.mark.parametrize("make", [Relu6, InPlace, UpdatedByNodes, UpdatedByAnything])
+@pytest.mark.parametrize("make", [Relu6, InPlace, UpdatedByNodes, UpdatedByKeyword, UpdatedByAnything])
 def test_other_messages_and_updates_take_the_usual_steps(make):
     assert check(make()) == {"coo_sum:copy_e_sum": 1}
 
@@ -178,8 +184,11 @@ def test_messages_that_are_made(aggr, dtype):
     assert check(Product(aggr=aggr), dtype) == {f"coo_sum:copy_e_{aggr}": 1}
 
 
-@pytest.mark.parametrize("shape", [(3,), (2, 5)])
-def test_rows_of_more_dimensions(shape):
+@pytest.mark.parametrize(
+    "node_dim, shape",
+    [(0, (NODES, 4, 3)), (0, (NODES, 4, 2, 5)), (-2, (4, NODES, 3)), (-2, (64, 64, 2)), (-3, (NODES, 4, 3))],
+)
+def test_rows_of_more_dimensions(node_dim, shape):
     class Heads(upstream.MessagePassing):
         def forward(self, x, edge_index):
             return self.propagate(edge_index, x=x)
@@ -187,13 +196,13 @@ def test_rows_of_more_dimensions(shape):
         def message(self, x_i, x_j):
             return x_i - x_j
 
-    conv = Heads(node_dim=0)
+    conv = Heads(node_dim=node_dim)
 
     def of(x):
-        out = conv(x, edges())
+        out = conv(x, edges() % shape[node_dim])
         return out, *torch.autograd.grad(out.pow(2).sum(), x)
 
-    x = torch.randn(NODES, 4, *shape, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(3)).requires_grad_()
     expected = of(x)
     with halfgnn.pyg.accelerate():
         found = of(x)
@@ -245,3 +254,48 @@ def test_errors_of_sums_are_those_of_pyg(num_ids, wrong, num_rows):
     expected = error()
     with halfgnn.pyg.accelerate():
         assert error() == expected
+
+
+# ---- what coo_sum is asked to do ---------------------------------------------------------------------------------------------
+
+
+def test_operands_that_are_left_to_pytorch():
+    index, rows = edges()[0], torch.ones(EDGES, WIDTH)
+    assert edge_lists.may_add(index, rows, None, rows)
+    for operands in ((rows.half(),), (rows, rows.double()), (rows.to_sparse(),), (rows.to("meta"),)):
+        assert not edge_lists.may_add(index, *operands)
+    with torch.autograd.forward_ad.dual_level():
+        assert not edge_lists.may_add(index, rows)
+    assert not edge_lists.may_add(index.to("meta"), rows)
+
+
+def test_few_rows_are_left_to_pytorch():
+    few = torch.ones(NODES, 2).requires_grad_()
+    assert type(edge_lists.taken(few, edges()[0]).grad_fn).__name__ == "IndexSelectBackward0"
+    assert edge_lists.added(torch.ones(EDGES, 2), edges()[0], NODES, False) is None
+    scalar = torch.ones(()).requires_grad_()
+    assert torch.equal(edge_lists.taken(scalar, torch.tensor([0])), scalar)
+
+
+def test_what_was_few_of_a_call_answers_for_no_more_values():
+    index, (x, data) = edges(), operands()
+    with halfgnn.pyg.accelerate():
+        Product()(x, index, data)
+        before = size.seen_by(index)
+        assert call.few_before(index[1], torch.ones(EDGES, WIDTH))
+        assert size.seen_by(index) == before + EDGES * WIDTH
+        assert not call.few_before(index[1], torch.ones(EDGES, WIDTH + 1))
+        assert not call.few_before(edges()[1], torch.ones(EDGES, WIDTH))
+    assert size.seen_by(index) == before + EDGES * WIDTH
+
+
+@pytest.mark.parametrize("op", ["add", "copy_lhs"])
+def test_what_a_sum_does_not_read_may_be_modified_in_place(op):
+    src, dst = edges()
+    x, data = operands()
+    rows = 2 * x
+    out = coo_sum(dst, src, rows, data if op == "add" else None, "sum", NODES, op=op)
+    with torch.no_grad():
+        rows += 1
+    (found,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(found[:, 0], 2.0 * src.bincount(minlength=NODES))
